@@ -2,14 +2,18 @@
 //! and every result is compared with the expected groups.
 //!
 //! Owns the choice of trees and of the candidates measured on each. `tree` generates the trees that `profile`
-//! describes, `candidate` lists the peers, `benchmark` measures the runs of one table, `report` prints the tables.
+//! describes, `real` downloads trees of packages, `reference` finds their equal files, `candidate` lists the peers,
+//! `benchmark` measures the runs of one table, `report` prints the tables.
 
 mod benchmark;
 mod candidate;
 mod expected;
 mod options;
 mod profile;
+mod real;
+mod reference;
 mod report;
+mod selection;
 mod tree;
 mod walk;
 
@@ -18,6 +22,7 @@ use std::path::Path;
 use benchmark::{Participant, Setting};
 pub(crate) use options::Options;
 use profile::Profile;
+use selection::TreeKind;
 use tree::{Tree, TreeSpec};
 
 use crate::{
@@ -25,6 +30,8 @@ use crate::{
     process,
     program::{data_dir, find_program, gristmill_program},
 };
+
+const MILLION: TreeKind = TreeKind::Generated(Profile::Million);
 
 /// Scales of the tree of a million files over which growth is measured.
 const GROWTH: [f64; 3] = [0.01, 0.1, 1.0];
@@ -40,13 +47,19 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     let (scale, seed, reps) = (options.scale(), options.data.seed, options.compare.reps(3));
     println!("scale {scale}, seed {seed}, {reps} repetitions, alternating");
     let mut benchmarks = Vec::new();
-    for &profile in &options.only {
-        let parts: &[f64] = if profile == Profile::Million { &GROWTH } else { &[1.0] };
-        for part in parts {
-            let tree = Tree::get(TreeSpec { profile, scale: scale * part, seed }, &data)?;
-            for setting in settings(profile, warm, cold) {
+    for kind in options.trees() {
+        for scale in scales(kind, scale) {
+            let tree = match get(kind, scale, options, &data) {
+                Ok(tree) => tree,
+                Err(reason) if kind.is_real() => {
+                    println!("\n{}: NOT MEASURED, {reason}", kind.name());
+                    continue;
+                }
+                Err(reason) => return Err(reason),
+            };
+            for setting in settings(kind, warm, cold) {
                 let participants = participants(setting, &options.compare, &gristmill);
-                let benchmark = benchmark::measure_all(setting, &tree, &participants, reps)?;
+                let benchmark = benchmark::measure_all(setting, &tree, &participants, reps, &data)?;
                 benchmark.print();
                 benchmarks.push(benchmark);
             }
@@ -60,18 +73,30 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     }
 }
 
+fn scales(kind: TreeKind, scale: f64) -> Vec<f64> {
+    let parts: &[f64] = if kind == MILLION { &GROWTH } else { &[1.0] };
+    parts.iter().map(|part| scale * part).collect()
+}
+
+fn get(kind: TreeKind, scale: f64, options: &Options, data: &Path) -> Result<Tree, String> {
+    match kind {
+        TreeKind::Generated(profile) => Tree::get(TreeSpec { profile, scale, seed: options.data.seed }, data),
+        TreeKind::Real(tree) => tree.get(data),
+    }
+}
+
 /// Growth is measured with warm caches only: with cold ones the disk would be measured.
-fn settings(profile: Profile, warm: bool, cold: bool) -> Vec<Setting> {
-    let cold = cold && profile != Profile::Million;
+fn settings(tree: TreeKind, warm: bool, cold: bool) -> Vec<Setting> {
+    let cold = cold && tree != MILLION;
     let temperatures = [(warm, false), (cold, true)].into_iter().filter(|(selected, _)| *selected);
-    temperatures.flat_map(|(_, cold)| [false, true].map(|rescan| Setting { profile, rescan, cold })).collect()
+    temperatures.flat_map(|(_, cold)| [false, true].map(|rescan| Setting { tree, rescan, cold })).collect()
 }
 
 fn participants(setting: Setting, options: &CompareOptions, gristmill: &Path) -> Vec<Participant> {
     let mut all = vec![Participant::Gristmill(gristmill.to_path_buf())];
     all.extend(options.before.clone().map(Participant::Before));
     for candidate in candidate::PEERS {
-        if !options.includes_peer(candidate.name) || (setting.profile == Profile::Million && !candidate.growth) {
+        if !options.includes_peer(candidate.name) || (setting.tree == MILLION && !candidate.growth) {
             continue;
         }
         match find_program(candidate.program) {
@@ -87,19 +112,22 @@ fn participants(setting: Setting, options: &CompareOptions, gristmill: &Path) ->
     all
 }
 
-/// Generates the trees and prints their paths.
+/// Generates or downloads the trees and prints their paths.
 pub(crate) fn trees(options: &Options) -> Result<(), String> {
     let data = data_dir(options.data.data.as_deref())?;
-    for &profile in &options.only {
-        let tree = Tree::get(TreeSpec { profile, scale: options.scale(), seed: options.data.seed }, &data)?;
-        println!(
-            "{}: {} files, {} bytes, {} groups of {} files",
-            tree.root.display(),
-            tree.files,
-            tree.bytes,
-            tree.expected.groups.len(),
-            tree.expected.files().count()
-        );
+    for kind in options.trees() {
+        match get(kind, options.scale(), options, &data) {
+            Ok(tree) => println!(
+                "{}: {} files, {} bytes, {} groups of {} files",
+                tree.root.display(),
+                tree.files,
+                tree.bytes,
+                tree.expected.groups.len(),
+                tree.expected.files().count()
+            ),
+            Err(reason) if kind.is_real() => println!("{}: not available, {reason}", kind.name()),
+            Err(reason) => return Err(reason),
+        }
     }
     Ok(())
 }

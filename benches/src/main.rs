@@ -5,6 +5,7 @@
 
 mod amqp;
 mod cache;
+mod catalog;
 mod comparison;
 mod dedup;
 mod import;
@@ -43,8 +44,10 @@ enum Benchmark {
     Dedup(dedup::Options),
     /// read all folders and stat all files: the lower bound of a rescan
     DedupWalk { folder: PathBuf },
-    /// generate the trees of `dedup` only
+    /// generate or download the trees of `dedup` only
     DedupTrees(dedup::Options),
+    /// questions to a catalog of 10^4 to 10^6 files: pages of groups, also during a scan, and first output of commands
+    Catalog(catalog::Options),
     /// JSONL into SQLite: time, memory and growth, against a handwritten pipeline, DuckDB, sqlite-utils and others
     Import(import::Options),
     /// generate the folders of `import` only
@@ -95,6 +98,7 @@ fn run(benchmark: Benchmark) -> Result<(), String> {
         Benchmark::Dedup(options) => dedup::run(&options),
         Benchmark::DedupWalk { folder } => dedup::walk(&folder),
         Benchmark::DedupTrees(options) => dedup::trees(&options),
+        Benchmark::Catalog(options) => catalog::run(&options),
         Benchmark::Import(options) => import::run(&options),
         Benchmark::ImportData(options) => import::data(&options),
         Benchmark::Amqp(options) => amqp::run(&options),

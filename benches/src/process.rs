@@ -7,7 +7,7 @@
 use std::{
     ffi::OsString,
     fs::{self, File, OpenOptions},
-    io::{self, Read, Write},
+    io::{self, ErrorKind, Read, Write},
     path::{Path, PathBuf},
     process::{Command, Stdio},
     time::Instant,
@@ -41,22 +41,8 @@ pub(crate) fn run(command_line: &CommandLine, scratch: &Path) -> Result<Run, Str
     let report = scratch.join("report");
     let mut command = Command::new(std::env::current_exe().map_err(context)?);
     command.arg("run-one").arg(&report).arg(&command_line.program).args(&command_line.args);
-    // The user's settings and caches must not influence the result. Caches of earlier runs in `scratch` are kept on
-    // purpose.
-    for (variable, folder) in [
-        ("HOME", "home"),
-        ("XDG_CACHE_HOME", "home/cache"),
-        ("XDG_CONFIG_HOME", "home/config"),
-        ("XDG_DATA_HOME", "home/data"),
-    ] {
-        fs::create_dir_all(scratch.join(folder)).map_err(context)?;
-        command.env(variable, scratch.join(folder));
-    }
-    let variables = std::env::vars_os().map(|(name, _)| name);
-    variables.filter(|name| name.to_string_lossy().starts_with("GRISTMILL_")).for_each(|name| {
-        command.env_remove(name);
-    });
-    let output = command.current_dir(scratch).stdin(Stdio::null()).stdout(stdout).stderr(Stdio::piped());
+    isolate(&mut command, scratch).map_err(context)?;
+    let output = command.stdin(Stdio::null()).stdout(stdout).stderr(Stdio::piped());
     let output = output.spawn().and_then(std::process::Child::wait_with_output).map_err(context)?;
     let stderr = || String::from_utf8_lossy(&output.stderr).trim().to_owned();
     let report = fs::read_to_string(&report).map_err(|error| format!("{} {}", context(error), stderr()))?;
@@ -65,6 +51,26 @@ pub(crate) fn run(command_line: &CommandLine, scratch: &Path) -> Result<Run, Str
         return Err(format!("{} exited with status {code}: {}", command_line.program.display(), stderr()));
     }
     Ok(run)
+}
+
+/// Sets the folder and the environment of a command: the user's settings and caches must not influence the result.
+/// Caches of earlier runs in `scratch` are kept on purpose.
+pub(crate) fn isolate(command: &mut Command, scratch: &Path) -> io::Result<()> {
+    for (variable, folder) in [
+        ("HOME", "home"),
+        ("XDG_CACHE_HOME", "home/cache"),
+        ("XDG_CONFIG_HOME", "home/config"),
+        ("XDG_DATA_HOME", "home/data"),
+    ] {
+        fs::create_dir_all(scratch.join(folder))?;
+        command.env(variable, scratch.join(folder));
+    }
+    let variables = std::env::vars_os().map(|(name, _)| name);
+    variables.filter(|name| name.to_string_lossy().starts_with("GRISTMILL_")).for_each(|name| {
+        command.env_remove(name);
+    });
+    command.current_dir(scratch);
+    Ok(())
 }
 
 fn read(report: &str) -> Option<(Run, i32)> {
@@ -132,18 +138,27 @@ pub(crate) fn sync_disks() -> Result<(), String> {
     Command::new("sync").status().map(drop).map_err(|error| format!("sync: {error}"))
 }
 
-/// Reads every file of a tree, so that the system's cache holds as much of it as fits.
+/// Reads every regular file of a tree, so that the system's cache holds as much of it as fits. Files and folders that
+/// this user cannot read are skipped.
 pub(crate) fn warm_caches(root: &Path) -> io::Result<()> {
     let mut buffer = vec![0; 1 << 20];
     let mut folders = vec![root.to_path_buf()];
     while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder)? {
+        let entries = match fs::read_dir(folder) {
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => continue,
+            entries => entries?,
+        };
+        for entry in entries {
             let entry = entry?;
-            if entry.file_type()?.is_dir() {
+            let kind = entry.file_type()?;
+            if kind.is_dir() {
                 folders.push(entry.path());
-            } else {
-                let mut file = File::open(entry.path())?;
-                while file.read(&mut buffer)? > 0 {}
+            } else if kind.is_file() {
+                match File::open(entry.path()) {
+                    Ok(mut file) => while file.read(&mut buffer)? > 0 {},
+                    Err(error) if error.kind() == ErrorKind::PermissionDenied => {}
+                    Err(error) => return Err(error),
+                }
             }
         }
     }

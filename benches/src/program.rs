@@ -53,7 +53,7 @@ fn cargo_build(args: &[&str], target: &Path) -> Command {
 }
 
 /// Returns the root folder of the workspace.
-fn workspace_root() -> Result<PathBuf, String> {
+pub(crate) fn workspace_root() -> Result<PathBuf, String> {
     // Cargo sets this variable at run time; the path from build time is the fallback.
     let manifest_dir = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
     let root = Path::new(&manifest_dir).parent().ok_or("the manifest of the benchmarks has no parent folder")?;

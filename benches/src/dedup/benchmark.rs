@@ -10,12 +10,11 @@ use std::{
 
 use super::{
     candidate::{self, Candidate},
-    profile::Profile,
+    selection::TreeKind,
     tree::Tree,
 };
 use crate::{
     comparison::{self, Row},
-    options::value_name,
     process::{self, CommandLine, Run},
     scratch::Scratch,
 };
@@ -64,7 +63,7 @@ impl Participant {
 /// Conditions of one table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Setting {
-    pub(super) profile: Profile,
+    pub(super) tree: TreeKind,
     /// Scans an unchanged tree a second time.
     pub(super) rescan: bool,
     /// Empties the system's file caches before each run.
@@ -74,7 +73,7 @@ pub(super) struct Setting {
 impl std::fmt::Display for Setting {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let scan = if self.rescan { "rescan" } else { "first scan" };
-        write!(f, "{}, {scan}, {}", value_name(&self.profile), if self.cold { "cold" } else { "warm" })
+        write!(f, "{}, {scan}, {}", self.tree.name(), if self.cold { "cold" } else { "warm" })
     }
 }
 
@@ -84,17 +83,31 @@ pub(super) struct Benchmark {
     /// Number of files in the tree.
     pub(super) files: u64,
     pub(super) rows: Vec<Row<Run>>,
+    /// The database of each Gristmill after a first scan.
+    pub(super) databases: Vec<Database>,
 }
 
-/// Measures all participants alternately, `reps` times.
+/// Sizes of a database after a first scan.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Database {
+    /// Name of the participant.
+    pub(super) name: &'static str,
+    pub(super) bytes: u64,
+    /// Bytes for each file without a duplicate: of a copy in which only those files, and all folders, are left.
+    pub(super) bytes_per_single: f64,
+}
+
+/// Measures all participants alternately, `reps` times. `data` is the folder for databases and results, on the disk of
+/// the generated trees.
 pub(super) fn measure_all(
     setting: Setting,
     tree: &Tree,
     participants: &[Participant],
     reps: usize,
+    data: &Path,
 ) -> Result<Benchmark, String> {
-    // Beside the tree, so that databases and caches are on the same disk.
-    let scratch = Scratch::new(tree.root.parent().ok_or("the tree has no parent")?)?;
+    fs::create_dir_all(data).map_err(|error| format!("{}: {error}", data.display()))?;
+    let scratch = Scratch::new(data)?;
     let mut rows = Vec::new();
     for (nth, participant) in participants.iter().enumerate() {
         fs::create_dir(work_dir(&scratch, nth)).map_err(|error| format!("{}: {error}", scratch.path().display()))?;
@@ -122,7 +135,45 @@ pub(super) fn measure_all(
         let prepared = prepared.and_then(|()| if setting.cold { process::drop_caches() } else { Ok(()) });
         Some(prepared.and_then(|()| measure(&participants[nth], tree, &work_dir, setting.rescan)))
     });
-    Ok(Benchmark { setting, files: tree.files, rows })
+    let mut databases = Vec::new();
+    for (nth, participant) in participants.iter().enumerate() {
+        let scans = matches!(participant, Participant::Gristmill(_) | Participant::Before(_));
+        if scans && !setting.rescan && rows[nth].is_valid() {
+            let work_dir = work_dir(&scratch, nth);
+            let (bytes, name) = (database_bytes(&work_dir)?, participant.name());
+            let bytes_per_single = bytes_per_single(&work_dir).map_err(|error| format!("{DATABASE}: {error}"))?;
+            databases.push(Database { name, bytes, bytes_per_single });
+        }
+    }
+    Ok(Benchmark { setting, files: tree.files, rows, databases })
+}
+
+const DATABASE: &str = "gristmill.db";
+
+/// Returns the size of the database with its write-ahead log.
+fn database_bytes(work_dir: &Path) -> Result<u64, String> {
+    let size = |file: String| match fs::metadata(work_dir.join(&file)) {
+        Ok(metadata) => Ok(metadata.len()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound && file != DATABASE => Ok(0),
+        Err(error) => Err(format!("{file}: {error}")),
+    };
+    Ok(size(DATABASE.to_owned())? + size(format!("{DATABASE}-wal"))?)
+}
+
+/// Removes the files with a duplicate, and the groups, from the database. It is not used again.
+fn bytes_per_single(work_dir: &Path) -> rusqlite::Result<f64> {
+    let conn = rusqlite::Connection::open(work_dir.join(DATABASE))?;
+    conn.execute_batch("PRAGMA foreign_keys = OFF; DELETE FROM library_files WHERE content_hash IS NOT NULL;")?;
+    for table in ["duplicate_groups", "changed_groups"] {
+        let sql = "SELECT count(*) FROM sqlite_schema WHERE name = ?1";
+        if conn.query_row(sql, [table], |row| row.get::<_, i64>(0))? > 0 {
+            conn.execute_batch(&format!("DELETE FROM {table}"))?;
+        }
+    }
+    conn.execute_batch("VACUUM")?;
+    let sql = "SELECT page_count * page_size * 1.0 / (SELECT count(*) FROM library_files)
+        FROM pragma_page_count, pragma_page_size";
+    conn.query_row(sql, [], |row| row.get(0))
 }
 
 /// Returns the participant's own folder for its home, its database and its results.
@@ -141,11 +192,12 @@ fn measure(
     let read = |path: &Path| fs::read(path).map_err(|error| format!("{}: {error}", path.display()));
     let (run, groups) = match participant {
         Participant::Gristmill(program) | Participant::Before(program) => {
-            let database = work_dir.join("gristmill.db");
+            let database = work_dir.join(DATABASE);
             let command_line = |args: &[&str]| CommandLine {
                 program: program.clone(),
                 args: ["--db".into(), database.clone().into()].into_iter().chain(args.iter().map(Into::into)).collect(),
-                success_codes: &[0],
+                // 1: some files could not be read. The comparison of the results then shows whether any is missing.
+                success_codes: if tree.in_place { &[0, 1] } else { &[0] },
             };
             let root = tree.root.to_str().ok_or("the tree's path is not UTF-8")?;
             let run = process::run(&command_line(&["scan", root, "--yes", "--quiet", "--json"]), work_dir)?;
@@ -166,7 +218,7 @@ fn measure(
             (run, candidate::parse_sums(&read(&stdout)?))
         }
     };
-    Ok((run, tree.expected.mistakes(&tree.root.to_string_lossy(), groups).description()))
+    Ok((run, tree.expected.mistakes(&tree.root.to_string_lossy(), &groups).description()))
 }
 
 fn measure_walk(tree: &Tree, work_dir: &Path) -> Result<(Run, Option<String>), String> {

@@ -1,9 +1,11 @@
 //! The peers of `dedup`: their command lines and the parsers of their results.
 //!
-//! Each peer must report all groups of equal files of at least one byte. No peer is asked to repeat a comparison that
-//! it makes anyway, or to skip a check that makes its result certain.
+//! Each peer must report all groups of equal files of at least one byte, in hidden folders too and regardless of
+//! .gitignore files, and must not follow symbolic links. Where that is not a peer's default, its arguments say so. No
+//! peer is asked to repeat a comparison that it makes anyway, or to skip a check that makes its result certain.
 
 use std::{
+    borrow::Cow,
     collections::HashMap,
     ffi::OsString,
     fs, io,
@@ -21,6 +23,8 @@ pub(super) struct Candidate {
     pub(super) program: &'static str,
     /// Arguments before those for the tree and the output file.
     args: &'static [&'static str],
+    /// Arguments after `args` that differ between candidates of one program.
+    settings: &'static [&'static str],
     /// Arguments that enable a cache for the next run; None if it has no cache.
     pub(super) cached: Option<&'static [&'static str]>,
     dialect: Dialect,
@@ -33,6 +37,8 @@ pub(super) struct Candidate {
 enum Dialect {
     /// The tree is the last argument; groups separated by empty lines are printed on standard output.
     Fdupes,
+    /// As `Fdupes`, with escaped paths.
+    Fclones,
     /// As `Fdupes`, but the groups are written to a file.
     Rmlint,
     Rdfind,
@@ -40,18 +46,11 @@ enum Dialect {
 }
 
 pub(super) const PEERS: &[Candidate] = &[
-    fdupes("fclones", "fclones", &["group", "--format", "fdupes"]).cached(&["--cache"]),
-    fdupes("fclones blake3", "fclones", &["group", "--format", "fdupes", "--hash-fn", "blake3"])
-        .cached(&["--cache"])
-        .in_growth(),
+    fclones("fclones", &[]).cached(&["--cache"]),
+    fclones("fclones blake3", &["--hash-fn", "blake3"]).cached(&["--cache"]).in_growth(),
     // The disk of a virtual machine reports itself as rotating, so fclones reads it with one thread.
-    fdupes("fclones, as for an SSD", "fclones", &["group", "--format", "fdupes", "--threads", "default:8,8"]),
-    fdupes(
-        "fclones blake3, as for an SSD",
-        "fclones",
-        &["group", "--format", "fdupes", "--hash-fn", "blake3", "--threads", "default:8,8"],
-    )
-    .cached(&["--cache"]),
+    fclones("fclones, as for an SSD", &["--threads", "default:8,8"]),
+    fclones("fclones blake3, as for an SSD", &["--hash-fn", "blake3", "--threads", "default:8,8"]).cached(&["--cache"]),
     fdupes("yadf", "yadf", &["--no-empty", "--format", "fdupes"]).in_growth(),
     fdupes("yadf blake3", "yadf", &["--no-empty", "--format", "fdupes", "--algorithm", "blake3"]),
     Candidate {
@@ -73,14 +72,23 @@ pub(super) const PEERS: &[Candidate] = &[
     fdupes("jdupes", "jdupes", &["--recurse", "--quiet"]),
     fdupes("jdupes -Q", "jdupes", &["--recurse", "--quiet", "--quick"]),
     // rmlint can store checksums in extended attributes. That would write to the tree and change it for the other
-    // peers.
-    Candidate { dialect: Dialect::Rmlint, ..fdupes("rmlint", "rmlint", &["--types", "duplicates"]) },
+    // peers. By default it compares the targets of symbolic links like contents of files.
+    Candidate {
+        dialect: Dialect::Rmlint,
+        ..fdupes("rmlint", "rmlint", &["--types", "duplicates", "--hidden", "--no-followlinks"])
+    },
     Candidate { dialect: Dialect::Rdfind, ..fdupes("rdfind", "rdfind", &["-makeresultsfile", "true"]) },
 ];
 
 /// A program that prints as fdupes does, without a cache.
 const fn fdupes(name: &'static str, program: &'static str, args: &'static [&'static str]) -> Candidate {
-    Candidate { name, program, args, cached: None, dialect: Dialect::Fdupes, growth: false }
+    Candidate { name, program, args, settings: &[], cached: None, dialect: Dialect::Fdupes, growth: false }
+}
+
+/// fclones with some settings. By default it skips hidden files and those that .gitignore and .fdignore files exclude.
+const fn fclones(name: &'static str, settings: &'static [&'static str]) -> Candidate {
+    let all = fdupes(name, "fclones", &["group", "--format", "fdupes", "--hidden", "--no-ignore"]);
+    Candidate { settings, dialect: Dialect::Fclones, ..all }
 }
 
 impl Candidate {
@@ -94,11 +102,11 @@ impl Candidate {
 
     /// Returns the command line for a tree. With `rescan` it uses the cache of an earlier run, if the program has one.
     pub(super) fn command_line(&self, program: &Path, root: &Path, result: &Path, rescan: bool) -> CommandLine {
-        let mut args: Vec<OsString> = self.args.iter().map(OsString::from).collect();
+        let mut args: Vec<OsString> = self.args.iter().chain(self.settings).map(OsString::from).collect();
         let cached = self.cached.filter(|_| rescan);
         args.extend(cached.unwrap_or_default().iter().map(OsString::from));
         match self.dialect {
-            Dialect::Fdupes => args.push(root.into()),
+            Dialect::Fdupes | Dialect::Fclones => args.push(root.into()),
             Dialect::Rmlint => {
                 let mut output = OsString::from("fdupes:");
                 output.push(result);
@@ -122,6 +130,7 @@ impl Candidate {
     pub(super) fn read_groups(&self, stdout: &Path, result: &Path) -> io::Result<Groups> {
         Ok(match self.dialect {
             Dialect::Fdupes => parse_fdupes(&fs::read(stdout)?),
+            Dialect::Fclones => unescape_groups(parse_fdupes(&fs::read(stdout)?)),
             Dialect::Rmlint => parse_fdupes(&fs::read(result)?),
             Dialect::Rdfind => rdfind(&fs::read(result)?),
             Dialect::Czkawka => czkawka(&fs::read(result)?),
@@ -139,6 +148,31 @@ pub(super) fn b3sum_duplicates(xargs: PathBuf, b3sum: &Path, list: &Path) -> Com
 /// Parses one path per line, with an empty line between groups.
 pub(super) fn parse_fdupes(text: &[u8]) -> Groups {
     parse_groups(text, |line| (!line.is_empty()).then_some(line))
+}
+
+fn unescape_groups(mut groups: Groups) -> Groups {
+    groups.iter_mut().flatten().for_each(|path| *path = unescape(path));
+    groups
+}
+
+/// Resolves the escape sequences of fclones and b3sum: `\\`, `\n`, `\r`, `\t` and `\xFF`.
+fn unescape(text: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let [first, after @ ..] = rest {
+        let hex = |digits: &[u8]| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok();
+        let (byte, tail) = match (first, after) {
+            (b'\\', [b'\\', tail @ ..]) => (b'\\', tail),
+            (b'\\', [b'n', tail @ ..]) => (b'\n', tail),
+            (b'\\', [b'r', tail @ ..]) => (b'\r', tail),
+            (b'\\', [b't', tail @ ..]) => (b'\t', tail),
+            (b'\\', [b'x', high, low, tail @ ..]) => hex(&[*high, *low]).map_or((*first, after), |byte| (byte, tail)),
+            _ => (*first, after),
+        };
+        bytes.push(byte);
+        rest = tail;
+    }
+    bytes
 }
 
 /// Parses paths in quotation marks; any other line starts a new group.
@@ -165,23 +199,27 @@ fn rdfind(text: &[u8]) -> Groups {
     group_by(text, |line| {
         let words: Vec<&[u8]> = line.splitn(8, |byte| *byte == b' ').collect();
         let [kind, number, _, _, _, _, _, path] = words[..] else { return None };
-        kind.starts_with(b"DUPTYPE_").then_some((number.strip_prefix(b"-").unwrap_or(number), path))
+        kind.starts_with(b"DUPTYPE_").then_some((number.strip_prefix(b"-").unwrap_or(number), Cow::Borrowed(path)))
     })
 }
 
-/// Parses a checksum, two spaces and a path per line; paths with equal checksums form a group.
+/// Parses a checksum, two spaces and a path per line; paths with equal checksums form a group. A line with an escaped
+/// path begins with a backslash.
 pub(super) fn parse_sums(text: &[u8]) -> Groups {
     group_by(text, |line| {
+        let escaped = line.strip_prefix(b"\\");
+        let line = escaped.unwrap_or(line);
         let at = line.windows(2).position(|pair| pair == b"  ")?;
-        Some((&line[..at], &line[at + 2..]))
+        let path = &line[at + 2..];
+        Some((&line[..at], if escaped.is_some() { Cow::Owned(unescape(path)) } else { Cow::Borrowed(path) }))
     })
 }
 
 /// Groups the paths by the key of their lines.
-fn group_by<'a>(text: &'a [u8], key_and_path: impl Fn(&'a [u8]) -> Option<(&'a [u8], &'a [u8])>) -> Groups {
+fn group_by<'a>(text: &'a [u8], key_and_path: impl Fn(&'a [u8]) -> Option<(&'a [u8], Cow<'a, [u8]>)>) -> Groups {
     let mut groups: HashMap<&[u8], Vec<Vec<u8>>> = HashMap::new();
     for (key, path) in text.split(|byte| *byte == b'\n').filter_map(key_and_path) {
-        groups.entry(key).or_default().push(path.to_vec());
+        groups.entry(key).or_default().push(path.into_owned());
     }
     groups.into_values().collect()
 }
@@ -213,6 +251,21 @@ mod tests {
               DUPTYPE_WITHIN_SAME_TREE -5 0 6 65024 15 1 /t/f\n# end of file\n",
         ));
         check(parse_sums(b"0a  /t/a\n0b  /t/d\n0a  /t/b c\n0b  /t/e\n0b  /t/f\n"));
+        check(parse_sums(b"0a  /t/a\n\\0b  /t/d\n0a  /t/b c\n0b  /t/e\n0b  /t/f\n"));
         assert!(parse_fdupes(b"").is_empty() && rdfind(b"").is_empty() && czkawka(b"\n\n").is_empty());
+    }
+
+    #[test]
+    fn escaped_paths_are_unescaped() {
+        for (text, path) in [
+            (r"/t/unit\\x2d.slice", &br"/t/unit\x2d.slice"[..]),
+            (r"/t/a\nb\tc", b"/t/a\nb\tc"),
+            (r"/t/\xE9", b"/t/\xe9"),
+            (r"/t/\q\", br"/t/\q\"),
+        ] {
+            assert_eq!(unescape(text.as_bytes()), path, "{text}");
+        }
+        let lines = br"\0a  /t/a\\b";
+        assert_eq!(parse_sums(lines), [[br"/t/a\b".to_vec()]]);
     }
 }

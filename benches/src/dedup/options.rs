@@ -1,28 +1,31 @@
 //! Command-line options of `cargo xtask bench dedup`.
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 
-use super::profile::Profile;
+use super::selection::{self, Selection, TreeKind};
 use crate::options::{CompareOptions, DataOptions, scale};
 
 const NOTES: &str = "\
-The trees have 14 GB and a million files at scale 1, and with --quick the scale 0.02.
+The generated trees (small, big, photos, million) have 14 GB and a million files at scale 1, and with --quick the scale
+0.02. The real trees have no scale: node, wheels and crates (4 GB) are downloaded by package name with npm, pip and
+cargo, usr is the system's /usr, which is only read. A tree that cannot be had is reported as not measured. With
+--quick, real trees are measured only if --only names them.
 
 Missing peers are installed, unless --quick or --peers is given: fclones, yadf, czkawka_cli and b3sum with cargo
 into the folder for tools, jdupes, rmlint and rdfind with apt-get.
 
 Examples:
   cargo xtask bench dedup
+  cargo xtask bench dedup --only real
   cargo xtask bench dedup --only small --peers fclones,yadf --warm";
 
 #[derive(Clone, Debug, Args)]
 #[command(after_help = NOTES)]
 pub(crate) struct Options {
-    /// Profiles, separated by commas [default: all]
-    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_enum, hide_default_value = true,
-        default_values_t = Profile::value_variants().to_vec())]
-    pub(super) only: Vec<Profile>,
-    /// Scale of the trees, 0.001 or more [default: 1]
+    /// Trees, separated by commas [default: all]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_enum)]
+    only: Option<Vec<Selection>>,
+    /// Scale of the generated trees, 0.001 or more [default: 1]
     #[arg(long, value_name = "X", value_parser = scale)]
     scale: Option<f64>,
     /// Measure only with cold file caches (needs root)
@@ -38,6 +41,10 @@ pub(crate) struct Options {
 }
 
 impl Options {
+    pub(super) fn trees(&self) -> Vec<TreeKind> {
+        self.only.as_deref().map_or_else(|| selection::all(!self.compare.quick), selection::trees)
+    }
+
     pub(super) fn scale(&self) -> f64 {
         self.scale.unwrap_or(if self.compare.quick { 0.02 } else { 1.0 })
     }
@@ -59,14 +66,25 @@ mod tests {
     #[test]
     fn defaults_depend_on_quick_and_given_values_win() {
         let all: Options = parse("").unwrap();
-        assert_eq!((all.only.len(), all.scale(), all.warm_and_cold()), (4, 1.0, (true, true)));
+        assert_eq!((all.trees().len(), all.scale(), all.warm_and_cold()), (8, 1.0, (true, true)));
         let quick: Options = parse("--quick").unwrap();
-        assert_eq!((quick.scale(), quick.warm_and_cold()), (0.02, (true, false)));
+        assert_eq!((quick.trees().len(), quick.scale(), quick.warm_and_cold()), (4, 0.02, (true, false)));
         let cold: Options = parse("--quick --warm --cold --scale 2 --only big,small").unwrap();
         assert_eq!((cold.scale(), cold.warm_and_cold()), (2.0, (false, true)));
-        assert_eq!(cold.only, [Profile::Big, Profile::Small]);
         for (line, expected) in [("--only large", "photos"), ("--scale 0", "0.001 or more")] {
             assert!(parse::<Options>(line).unwrap_err().contains(expected), "{line}");
         }
+    }
+
+    #[test]
+    fn real_selects_all_real_trees_once() {
+        let names = |line| {
+            let options: Options = parse(line).unwrap();
+            options.trees().into_iter().map(TreeKind::name).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(names("--only real"), "node wheels crates usr");
+        assert_eq!(names("--quick --only real"), "node wheels crates usr");
+        assert_eq!(names("--only usr,real,small"), "small usr node wheels crates");
+        assert_eq!(names("--only big,small,big"), "big small");
     }
 }

@@ -3,8 +3,10 @@
 //! Owns the thresholds. A candidate with a wrong result or an error is excluded from all comparisons.
 
 use super::{
-    benchmark::{BEFORE, Benchmark, GRISTMILL, SUMS, Setting, WALK},
+    benchmark::{BEFORE, Benchmark, Database, GRISTMILL, SUMS, Setting, WALK},
     profile::Profile,
+    real::RealTree,
+    selection::TreeKind,
 };
 use crate::{
     comparison::{self, MAX_TIME_RATIO, Row, median, minimum, print_rows, ratio},
@@ -47,6 +49,18 @@ impl Benchmark {
                 format!("{:.0}", row.peak_mib()),
             ]
         });
+        for Database { name, bytes, bytes_per_single } in &self.databases {
+            let per_file = *bytes as f64 / self.files as f64;
+            println!(
+                "\ndatabase of {name}: {bytes} bytes, {per_file:.0} per file, {bytes_per_single:.0} per file without a \
+                 duplicate"
+            );
+        }
+    }
+
+    /// Returns the bytes of Gristmill's database for each file without a duplicate.
+    fn bytes_per_single(&self) -> Option<f64> {
+        Some(self.databases.iter().find(|database| database.name == GRISTMILL)?.bytes_per_single)
     }
 }
 
@@ -60,7 +74,7 @@ pub(super) fn print_thresholds(benchmarks: &[Benchmark]) {
 }
 
 fn thresholds(benchmark: &Benchmark) -> Vec<Threshold> {
-    let Setting { profile, rescan, cold } = benchmark.setting;
+    let Setting { tree, rescan, cold } = benchmark.setting;
     let threshold = |what: &str, value, max_ratio| Threshold {
         what: format!("{}: {what}", benchmark.setting),
         value,
@@ -69,6 +83,27 @@ fn thresholds(benchmark: &Benchmark) -> Vec<Threshold> {
     let to = |name: &str| benchmark.gristmill_ratio(benchmark.row(name));
     let to_fastest = |prefix: &str| benchmark.gristmill_ratio(benchmark.fastest(prefix));
     let fastest = benchmark.fastest("").map_or("fastest peer", |row| &row.name);
+    let profile = match tree {
+        TreeKind::Generated(profile) => profile,
+        TreeKind::Real(tree) => {
+            let mut thresholds = Vec::new();
+            match (rescan, cold) {
+                (false, false) => {
+                    thresholds.push(threshold(&format!("× {fastest}"), to_fastest(""), 1.0));
+                    thresholds.push(threshold(&format!("goal, × {fastest}"), to_fastest(""), 0.8));
+                    let bytes = benchmark.bytes_per_single();
+                    thresholds.push(threshold("database bytes per file without a duplicate", bytes, 200.0));
+                    if tree == RealTree::Usr {
+                        thresholds.push(threshold("peak MiB", benchmark.row(GRISTMILL).map(Row::peak_mib), 60.0));
+                    }
+                }
+                (false, true) => thresholds.push(threshold(&format!("× {fastest}"), to_fastest(""), 0.8)),
+                (true, false) => thresholds.push(threshold(&format!("× {fastest}"), to_fastest(""), 0.2)),
+                (true, true) => {}
+            }
+            return thresholds;
+        }
+    };
     match (profile, rescan, cold) {
         // Million is checked in `growth`.
         (Profile::Million, _, _) => Vec::new(),
@@ -99,7 +134,8 @@ fn thresholds(benchmark: &Benchmark) -> Vec<Threshold> {
 /// limit of 1.5 for a constant time per file leaves room for other load on the machine.
 fn growth(benchmarks: &[Benchmark]) -> Vec<Threshold> {
     let of = |rescan| {
-        let benchmarks = benchmarks.iter().filter(move |benchmark| benchmark.setting.profile == Profile::Million);
+        let benchmarks =
+            benchmarks.iter().filter(move |benchmark| benchmark.setting.tree == TreeKind::Generated(Profile::Million));
         benchmarks.filter(move |benchmark| benchmark.setting.rescan == rescan && !benchmark.setting.cold)
     };
     let mut thresholds = Vec::new();
@@ -133,7 +169,16 @@ mod tests {
     }
 
     fn benchmark(profile: Profile, rescan: bool, cold: bool, files: u64, rows: Vec<Row<Run>>) -> Benchmark {
-        Benchmark { setting: Setting { profile, rescan, cold }, files, rows }
+        let setting = Setting { tree: TreeKind::Generated(profile), rescan, cold };
+        Benchmark { setting, files, rows, databases: Vec::new() }
+    }
+
+    fn real(tree: RealTree, rescan: bool, cold: bool) -> Benchmark {
+        let rows = vec![row(GRISTMILL, 1.8), row("yadf", 2.0), row("(plain parallel walk)", 0.1)];
+        let setting = Setting { tree: TreeKind::Real(tree), rescan, cold };
+        let database = |name, bytes_per_single| Database { name, bytes: 1_000, bytes_per_single };
+        let databases = vec![database(BEFORE, 1.0), database(GRISTMILL, 201.0)];
+        Benchmark { setting, files: 10, rows, databases }
     }
 
     #[track_caller]
@@ -167,6 +212,17 @@ mod tests {
         check(&benchmark(Profile::Big, false, true, 1, rows()), &[(2.0, "NOT MET")]);
         check(&benchmark(Profile::Photos, false, false, 1, rows()), &[(0.5, "met"), (2.0, "NOT MET")]);
         check(&benchmark(Profile::Small, true, false, 1, rows()), &[(2.0, "NOT MET"), (4.0, "NOT MET")]);
+    }
+
+    #[test]
+    fn real_trees_have_their_own_thresholds() {
+        let first = [(0.9, "met"), (0.9, "NOT MET"), (201.0, "NOT MET")];
+        check(&real(RealTree::Node, false, false), &first);
+        check(&real(RealTree::Wheels, false, false), &first);
+        check(&real(RealTree::Usr, false, false), &[&first[..], &[(18.0, "met")]].concat());
+        check(&real(RealTree::Crates, false, true), &[(0.9, "NOT MET")]);
+        check(&real(RealTree::Wheels, true, false), &[(0.9, "NOT MET")]);
+        check(&real(RealTree::Usr, true, true), &[]);
     }
 
     #[test]

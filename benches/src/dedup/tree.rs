@@ -1,6 +1,6 @@
-//! Generated trees of files, each with a metadata file that lists its equal files.
+//! Trees of files, each with a metadata file that lists its equal files.
 //!
-//! Owns the files on disk. `profile` decides the contents of a tree; `cache` keeps a tree for later runs.
+//! Owns the files of generated trees, and the form of the metadata file. `profile` decides the contents of a generated tree; `real` downloads others; `cache` keeps a tree for later runs.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -19,7 +19,7 @@ use crate::{cache, options::value_name};
 const FIRST_MODIFIED: u64 = 1_600_000_000;
 
 /// Start of a metadata file.
-const SIGNATURE: &str = "gristmill-bench tree";
+pub(super) const SIGNATURE: &str = "gristmill-bench tree";
 
 /// Changes when the same settings generate another tree.
 const VERSION: u32 = 2;
@@ -52,6 +52,8 @@ pub(super) struct Tree {
     pub(super) files: u64,
     pub(super) bytes: u64,
     pub(super) expected: Expected,
+    /// Whether it belongs to the system, where this user may lack the permission to read some files.
+    pub(super) in_place: bool,
 }
 
 impl Tree {
@@ -62,15 +64,19 @@ impl Tree {
             let mut writer =
                 TreeWriter { root: root.to_path_buf(), expected: ExpectedBuilder::default(), files: 0, bytes: 0 };
             spec.profile.write(&spec, &mut writer)?;
-            let (files, bytes, expected) = (writer.files, writer.bytes, writer.expected.build());
-            Ok(format!("{files} files, {bytes} bytes\n\n{}", expected.to_text()))
+            Ok(metadata(writer.files, writer.bytes, &writer.expected.build()))
         })?;
-        Ok(Tree { root, files, bytes, expected })
+        Ok(Tree { root, files, bytes, expected, in_place: false })
     }
 }
 
+/// Returns the text of a metadata file.
+pub(super) fn metadata(files: u64, bytes: u64, expected: &Expected) -> String {
+    format!("{files} files, {bytes} bytes\n\n{}", expected.to_text())
+}
+
 /// Parses a metadata file: number of files, number of bytes and expected groups.
-fn read(metadata: &str) -> Option<(u64, u64, Expected)> {
+pub(super) fn read(metadata: &str) -> Option<(u64, u64, Expected)> {
     let (counts, groups) = metadata.split_once('\n')?;
     let (files, bytes) = counts.strip_suffix(" bytes")?.split_once(" files, ")?;
     Some((files.parse().ok()?, bytes.parse().ok()?, Expected::from_text(groups)))
@@ -147,7 +153,7 @@ mod tests {
             groups.iter_mut().for_each(|paths| paths.sort());
             groups.sort();
             assert!(!groups.is_empty());
-            assert!(tree.expected == Expected { groups }, "{profile:?}");
+            assert!(tree.expected == Expected { groups, ..Expected::default() }, "{profile:?}");
         }
     }
 

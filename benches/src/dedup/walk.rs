@@ -1,19 +1,29 @@
 //! Walks a tree: reads all folders and calls `stat` for all files, with one thread for each core. It is the lower bound
 //! of a rescan.
 
-use std::{fs, io, path::Path};
+use std::{
+    fs,
+    io::{self, ErrorKind},
+    path::Path,
+};
 
 use rayon::prelude::*;
 
-/// Returns the number of files under `root` and their total size in bytes.
+/// Returns the number of regular files under `root` and their total size in bytes. Folders that this user cannot read
+/// are skipped.
 pub(super) fn walk(root: &Path) -> io::Result<(u64, u64)> {
     let mut folders = Vec::new();
     let (mut files, mut bytes) = (0, 0);
-    for entry in fs::read_dir(root)? {
+    let entries = match fs::read_dir(root) {
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => return Ok((0, 0)),
+        entries => entries?,
+    };
+    for entry in entries {
         let entry = entry?;
-        if entry.file_type()?.is_dir() {
+        let kind = entry.file_type()?;
+        if kind.is_dir() {
             folders.push(entry.path());
-        } else {
+        } else if kind.is_file() {
             files += 1;
             bytes += entry.metadata()?.len();
         }

@@ -63,13 +63,17 @@ const JOINED_FILES: &str = "undisturbed.library_files e JOIN undisturbed.library
         AND (f.size_bytes, f.mtime_ns, f.ctime_ns, f.inode) IS (e.size_bytes, e.mtime_ns, e.ctime_ns, e.inode)
     WHERE e.is_missing = 0";
 
-/// Condition: the content is hashed in the undisturbed catalog, but not in the other one.
-const UNREAD: &str = "coalesce(e.read_hash, e.content_hash) IS NOT NULL
-    AND (coalesce(e.read_algorithm, e.hash_algorithm), coalesce(e.read_hash, e.content_hash))
-        IS NOT (coalesce(f.read_algorithm, f.hash_algorithm), coalesce(f.read_hash, f.content_hash))";
+/// Condition: samples are known in the undisturbed catalog, but not in the other one. A small file is read as a whole
+/// for them.
+const UNSAMPLED: &str = "(e.edges IS NOT NULL AND e.edges IS NOT f.edges)";
 
-/// Condition: samples are known in the undisturbed catalog, but not in the other one.
-const UNSAMPLED: &str = "e.edges IS NOT NULL AND e.edges IS NOT f.edges";
+/// Condition: the hash of the content is stored in the undisturbed catalog, but not in the other one; or it is a small
+/// file without samples. The hash of a small file is stored only if the file has a duplicate, so a scan that was killed
+/// before it found that reads the file again.
+const UNREAD: &str = "(coalesce(e.read_hash, e.content_hash) IS NOT NULL
+    AND (coalesce(e.read_algorithm, e.hash_algorithm), coalesce(e.read_hash, e.content_hash))
+        IS NOT (coalesce(f.read_algorithm, f.hash_algorithm), coalesce(f.read_hash, f.content_hash))
+    OR e.size_bytes <= 65536 AND e.edges IS NOT NULL AND e.edges IS NOT f.edges)";
 
 /// Phase in which a scan was killed, according to what it had committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
@@ -201,8 +205,7 @@ impl CatalogPair {
         let inodes = "count(DISTINCT e.device || ' ' || e.inode)";
         let count =
             |what: &str, when: &str| self.query_count(&format!("SELECT {what} FROM {JOINED_FILES} AND ({when})"));
-        let small = "e.size_bytes <= 65536";
-        let unsampled = count("count(*)", &format!("{UNSAMPLED} OR ({small} AND {UNREAD})"))?;
+        let unsampled = count("count(*)", UNSAMPLED)?;
         let contents = count("count(*)", UNREAD)?;
         let unshared = count("count(*)", "e.content_hash IS NOT NULL AND f.content_hash IS NULL")?;
         let phase = match () {
@@ -229,7 +232,7 @@ impl CatalogPair {
             folders,
             reads: count(inodes, UNREAD)?,
             names: contents,
-            samples: count(inodes, UNSAMPLED)?,
+            samples: count(inodes, &format!("e.size_bytes > 65536 AND {UNSAMPLED}"))?,
             unreadable: count(inodes, "e.hash_error_count > 0")?,
         })
     }

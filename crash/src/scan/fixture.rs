@@ -60,8 +60,6 @@ pub(crate) struct Scenario {
     /// Output of `gristmill dupes` after it.
     pub(crate) dupes: Value,
     pub(crate) duration: Duration,
-    /// Whether a resumed walk starts again, because followed links are not stored.
-    pub(crate) restarts_walk: bool,
 }
 
 impl Fixture {
@@ -129,7 +127,6 @@ impl Scenario {
             undisturbed,
             summary,
             duration,
-            restarts_walk: variant == Variant::Links,
         })
     }
 }

@@ -21,7 +21,7 @@ Scan a folder and list its duplicates:
 
 A scan reads only files that can be duplicates, and changes none of them. It stores what it finds in a catalog, in one \
 database file. If a scan is stopped or killed, the same command resumes it; later scans read only files that have \
-changed. `dupes`, `folders` and `roots` read only the catalog.
+changed. `dupes`, `folders`, `unique` and `roots` read only the catalog.
 
 Queue a command and run it:
   gristmill enqueue exec -- echo hello
@@ -58,7 +58,13 @@ const GLOBAL_OPTIONS: &str = "Global options";
 
 /// The commands in the order of the top-level help, under their headings.
 const GROUPS: &[(&str, &[&str])] = &[
-    ("Find duplicates", &["scan", "dupes", "folders", "report", "refresh", "roots", "purge", "verify"]),
+    (
+        "Find duplicates",
+        &[
+            "scan", "dupes", "ignore", "folders", "copies", "unique", "list", "report", "refresh", "roots", "purge",
+            "verify",
+        ],
+    ),
     ("Load data", &["import", "export"]),
     ("Messages", &["consume", "publish", "queues"]),
     ("Durable work", &["enqueue", "worker", "jobs", "dead"]),
@@ -106,8 +112,16 @@ pub(crate) enum Command {
     Scan(commands::scan::Args),
     /// List duplicate files
     Dupes(commands::dupes::Args),
-    /// List identical or similar folders
+    /// Hide groups of duplicates in lists, or show them again
+    Ignore(commands::ignore::Args),
+    /// List identical, similar or contained folders
     Folders(commands::folders::Args),
+    /// List the copies of given files
+    Copies(commands::copies::Args),
+    /// List files without a copy elsewhere, such as those not backed up
+    Unique(commands::unique::Args),
+    /// List empty files, empty folders or broken links
+    List(commands::list::Args),
     /// Write an HTML report about duplicates
     Report(commands::report::Args),
     /// Find known files that vanished or changed, without reading them

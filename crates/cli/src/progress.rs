@@ -45,6 +45,16 @@ impl ProgressReporter {
     }
 }
 
+/// Runs `work`, and shows what it does and for how long. For queries whose end cannot be predicted.
+pub(crate) fn while_showing<T>(quiet: bool, what: &'static str, work: impl FnOnce() -> T) -> T {
+    let line = move |elapsed: Duration| ProgressLine {
+        segments: vec![(9, what.to_owned()), (5, format_seconds(elapsed.as_secs()))],
+        bar: None,
+    };
+    let _progress = ProgressReporter::start(quiet, line);
+    work()
+}
+
 impl Drop for ProgressReporter {
     fn drop(&mut self) {
         if let Some((end, thread)) = self.0.take() {

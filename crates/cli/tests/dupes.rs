@@ -317,15 +317,28 @@ fn default_limit_is_20_groups_as_text_and_all_groups_for_programs() {
 #[test]
 fn empty_lists_name_the_next_command() {
     let home = Home::new();
-    for words in [&["dupes"][..], &["folders"], &["roots"], &["refresh"], &["verify"], &["roots", "remove", "x"]] {
+    for words in [
+        &["dupes"][..],
+        &["folders"],
+        &["copies", "x"],
+        &["unique", "--in", "x"],
+        &["roots"],
+        &["refresh"],
+        &["verify"],
+        &["roots", "remove", "x"],
+    ] {
         home.check(words, 1, "", "; `gristmill scan FOLDER` creates it, or choose another with --db");
     }
     home.check(&["purge", "all", "--before", "1d"], 1, "", "`gristmill scan FOLDER` creates it");
     assert!(!home.database().exists());
     drop(home.store());
-    for words in [&["dupes"][..], &["folders"], &["folders", "--partial"]] {
+    home.write("x", "");
+    for words in
+        [&["dupes"][..], &["folders"], &["folders", "--partial"], &["folders", "--contained"], &["copies", "x"]]
+    {
         home.check(words, 0, "no folder has been scanned yet; scan one: `gristmill scan FOLDER`", "");
     }
+    home.check(&["unique", "--in", "x"], 1, "", "no root is registered; `gristmill scan FOLDER` registers one");
     assert_eq!(home.run(&["dupes", "--fdupes"]).out, "");
     assert_eq!(home.run(&["dupes", "--csv"]).out.lines().count(), 1);
 }
@@ -390,4 +403,88 @@ fn similar_folders_list_their_differences() {
     home.check(&["folders", "--partial"], 0, "no similar folders", "");
     home.check(&["folders", "--partial", "--min-similarity", "0"], 1, "", "expected: a whole number from 1 to 100");
     home.check(&["folders", "--min-similarity", "60"], 1, "", "--partial");
+}
+
+/// Returns the names of the listed files of each group.
+fn names(home: &Home, words: &[&str]) -> Vec<Vec<String>> {
+    let found = home.json(&[&["dupes", "--sort", "path"], words].concat());
+    let name = |file: &Value| file["path"].as_str().unwrap().rsplit_once('/').unwrap().1.to_owned();
+    let group = |group: &Value| group["files"].as_array().unwrap().iter().map(name).collect();
+    found["items"].as_array().unwrap().iter().map(group).collect()
+}
+
+#[test]
+fn groups_are_filtered_by_their_files() {
+    let home = Home::new();
+    home.files(&[
+        (b"a/Photos/One.JPG", &[1; 500]),
+        (b"a/Photos/two.jpg", &[1; 500]),
+        (b"b/archive/one.jpg", &[1; 500]),
+        (b"a/notes.txt", &[2; 400]),
+        (b"a/old/notes.txt", &[2; 400]),
+        (b"a/old/other.txt", &[2; 400]),
+        (b"b/clip.mp4", &[3; 300]),
+        (b"b/clip copy.mp4", &[3; 300]),
+    ]);
+    let old = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_600_000_000);
+    for name in ["b/clip.mp4", "b/clip copy.mp4"] {
+        std::fs::File::options().append(true).open(home.path(name)).unwrap().set_modified(old).unwrap();
+    }
+    home.scan(&["a", "b"]);
+    let (photos, notes) = (vec!["One.JPG", "two.jpg", "one.jpg"], vec!["notes.txt", "notes.txt", "other.txt"]);
+    let clips = vec!["clip copy.mp4", "clip.mp4"];
+    let archive = home.real("b/archive");
+    for (words, expected) in [
+        (&[][..], vec![photos.clone(), notes.clone(), clips.clone()]),
+        (&["--contains", "photos/"], vec![photos.clone()]),
+        (&["--glob", "*.jpg"], vec![photos.clone()]),
+        (&["--glob", "*.txt", "--glob", "clip*"], vec![notes.clone(), clips.clone()]),
+        (&["--glob", "Photos/*.jpeg"], vec![]),
+        (&["--glob", "photos/*.JPG", "--ignore-case"], vec![photos.clone()]),
+        (&["--ext", "jpg"], vec![photos.clone()]),
+        (&["--ext", ".TXT,mp4"], vec![notes.clone(), clips.clone()]),
+        (&["--type", "image,video"], vec![photos.clone(), clips.clone()]),
+        (&["--type", "video", "--newer-than", "1d"], vec![]),
+        (&["--newer-than", "1d"], vec![photos.clone(), notes.clone()]),
+        (&["--older-than", "2021-01-01"], vec![clips.clone()]),
+        (&["--match-names"], vec![vec!["notes.txt", "notes.txt"]]),
+        (&["--reference", &archive], vec![vec!["One.JPG", "two.jpg"]]),
+        (&["--reference", "b"], vec![vec!["One.JPG", "two.jpg"]]),
+        (&["--reference", "b", "--contains", "notes"], vec![]),
+    ] {
+        assert_eq!(names(&home, words), expected, "{words:?}");
+    }
+    let found = home.json(&["dupes", "--reference", "b"]);
+    // A copy stays in the reference folder, so all of the listed ones can go.
+    assert_eq!(found["reclaimable_bytes"], json!(2 * home.allocated("a/notes.txt")));
+    home.check(&["dupes", "--reference", "c"], 1, "", "not a root");
+    home.check(&["dupes", "--ext", "a/b"], 1, "", "expected: an extension such as jpg");
+    home.check(&["dupes", "--type", "photo"], 1, "", "possible values: image, video, audio, document, archive");
+    home.check(&["dupes", "--glob", "["], 1, "", "invalid pattern");
+}
+
+#[test]
+fn ignored_groups_are_hidden_until_that_is_undone() {
+    let home = library();
+    home.check(&["ignore", "a/one"], 0, "1 group ignored from now on\n", "");
+    home.check(&["ignore", "a/sub/link"], 0, "0 groups ignored from now on, 1 unchanged\n", "");
+    assert_eq!(sizes(&home, &[]), [300, 20]);
+    assert_eq!(sizes(&home, &["--ignored"]), [5_000]);
+    home.check(&["dupes", "--ignored"], 0, "reclaimable), ignored\n", "");
+    assert_eq!(home.json(&["dupes"])["total_groups"], 2);
+    assert!(!home.run(&["dupes", "--csv"]).out.contains("/a/one"));
+    // A new copy of an ignored content does not bring it back.
+    home.files(&[(b"b/another", &[1; 5_000])]);
+    home.scan(&["b"]);
+    assert_eq!(sizes(&home, &[]), [300, 20]);
+    let found = home.json(&["dupes", "--ignored"]);
+    let key = found["items"][0]["group_key"].as_str().unwrap().to_owned();
+    assert_eq!(found["items"][0]["copies"], 4);
+    assert_shape("ignore", &home.json(&["ignore", "--undo", &key]));
+    assert_eq!(sizes(&home, &[]), [5_000, 300, 20]);
+    let none =
+        "a/single: no duplicates of this file are known; give a file that `gristmill dupes` lists, or a group_key";
+    let output = home.run(&["ignore", "a/single", "b/plain"]);
+    assert!(output.code == Some(1) && output.err.contains(none), "{output:?}");
+    assert_eq!(sizes(&home, &[]), [5_000, 300], "the other one is ignored");
 }

@@ -1,4 +1,4 @@
-//! Identical folders, and the differences of similar folders.
+//! Identical and contained folders, and the differences of similar folders.
 #![cfg(unix)]
 
 mod common;
@@ -144,4 +144,49 @@ fn similar_pairs_do_not_repeat_identical_folders() {
     let output = home.run(&["folders", "--partial"]);
     assert!(output.out.contains("1 identical folder elsewhere"), "{}", output.out);
     assert!(output.out.contains("more  (9 B, 2001-09-09 01:46:40 UTC)"), "{}", output.out);
+}
+
+#[test]
+fn contained_folders_are_listed_with_what_contains_them() {
+    let home = two_folders();
+    home.write("f/B/notes.txt", "thesis");
+    home.files(&[(b"f/C/deep/big", &[7; 5_000]), (b"f/C/deep/more", b"only here, and longer")]);
+    home.scan(&["f"]);
+    let found = home.json(&["folders", "--contained"]);
+    assert_shape("folders-contained", &found);
+    let item = &found["items"][0];
+    assert_eq!((&item["path"], &item["wholly_contained"]), (&json!(home.real("f/A")), &json!(true)));
+    assert_eq!(item["reclaimable_bytes"], home.allocated("f/A/big"));
+    assert_eq!((&found["total_folders"], &found["complete"]), (&json!(1), &json!(true)));
+    let text = home.run(&["folders", "--contained"]).out;
+    let expected = format!(
+        "{}\n    1 file, 4.9 KiB ({:.1} KiB reclaimable)\n    in {}  (2 files, 4.9 KiB)\n    in {}  (2 files, 4.9 KiB)\n\n\
+         1 folder wholly contained in another one\n",
+        home.real("f/A"),
+        home.allocated("f/A/big") as f64 / 1024.0,
+        home.real("f/B"),
+        home.real("f/C/deep")
+    );
+    assert_eq!(text.trim_end(), expected.trim_end());
+    home.check(&["folders", "--contained", "--list", "1"], 0, "    and in 1 more (--list 2)\n", "");
+    let named = home.json(&["folders", "--contained", "--match-names", "--limit", "1"]);
+    assert_eq!(named["items"][0]["containers"]["total"], 2, "{named}");
+    home.check(&["folders", "--contained", "--min-files", "2"], 0, "no contained folders match the filters", "");
+    home.check(&["folders", "--contained", "--partial"], 1, "", "cannot be used with");
+    home.check(&["folders", "--list", "3"], 1, "", "required");
+}
+
+#[test]
+fn folder_with_excluded_files_is_contained_apart_from_them() {
+    let home = two_folders();
+    home.write("f/A/notes.txt", "thesis");
+    home.files(&[(b"f/B/more", b"only here")]);
+    home.scan(&["--exclude", "*.txt", "f"]);
+    let found = home.json(&["folders", "--contained"]);
+    let item = &found["items"][0];
+    assert_eq!((&item["wholly_contained"], &item["unscanned_entries"]), (&json!(false), &json!(1)), "{found}");
+    assert_eq!((&item["reclaimable_bytes"], &found["wholly_contained_folders"]), (&json!(0), &json!(0)));
+    let text = home.run(&["folders", "--contained"]).out;
+    assert!(text.contains("1 file, 4.9 KiB, contained apart from 1 entry not scanned\n"), "{text}");
+    assert!(text.contains("0 folders wholly contained in another one; 1 folder apart from entries not scanned\n"));
 }

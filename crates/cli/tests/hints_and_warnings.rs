@@ -34,7 +34,7 @@ fn quiet_prints_data_and_errors() {
     assert_eq!(home.json(&["scan", "-q", "a"])["duplicate_groups"], 1);
     home.check(&["dupes", "-q"], 0, "2 copies of 4 B", "");
     home.check(&["roots", "-q"], 0, "a", "");
-    home.check(&["scan", "-q", "nowhere"], 1, "", "nowhere: no such folder");
+    home.check(&["scan", "-q", "nowhere"], 1, "", "nowhere: no such file or folder");
     home.write("bad.jsonl", "no JSON\n");
     home.check(&["import", "-q", "bad.jsonl", "--into", "rows.db"], 1, "", "bad.jsonl");
 }

@@ -95,3 +95,25 @@ fn wal_that_needs_recovery_on_read_only_media_is_named() {
         home.check(&["--db", "media/x.db", "dupes"], 1, "", "media/x.db-wal");
     });
 }
+
+/// A walk marks files as missing, and leaves the groups to the next list.
+#[test]
+fn groups_that_cannot_be_updated_are_listed_as_out_of_date() {
+    with_mounts("groups_that_cannot_be_updated_are_listed_as_out_of_date", || {
+        let home = Home::new();
+        let media = home.path("media");
+        std::fs::create_dir(&media).unwrap();
+        mount("size=8m", &media);
+        fill(&home);
+        std::fs::remove_file(home.path("a/two")).unwrap();
+        home.check(&["--db", "media/x.db", "scan", "--mode", "walk", "a"], 0, "files: 1 missing", "");
+        mount("remount,ro", &media);
+        let remark = "not up to date: the groups of 20";
+        home.check(&["--db", "media/x.db", "dupes"], 0, remark, "");
+        home.check(&["--db", "media/x.db", "dupes", "--fdupes"], 0, "", remark);
+        assert_eq!(home.json(&["--db", "media/x.db", "dupes"])["current"], false);
+        mount("remount,rw", &media);
+        home.check(&["--db", "media/x.db", "dupes"], 0, "no duplicates", "");
+        assert_eq!(home.json(&["--db", "media/x.db", "dupes"])["current"], true);
+    });
+}

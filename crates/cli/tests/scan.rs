@@ -83,8 +83,10 @@ fn walk_mode_reads_no_file_and_hash_mode_reads_them_later() {
 fn invalid_scan_arguments_create_no_database() {
     let home = Home::new();
     home.write("file", "x");
-    home.check(&["scan", "nowhere"], 1, "", "nowhere: no such folder");
-    home.check(&["scan", "file"], 1, "", "file: not a folder; give the folder that contains this file");
+    home.check(&["scan", "nowhere"], 1, "", "nowhere: no such file or folder");
+    home.check(&["scan", "--files-from", "nowhere"], 1, "", "cannot read the list of files nowhere (--files-from): ");
+    home.check(&["scan", "--mode", "hash", "file"], 1, "", "--mode hash reads all files that were recorded before");
+    home.check(&["scan", ".", "--max-depth", "0"], 1, "", "'--max-depth <N>'");
     home.check(&["scan"], 1, "", "no folder has been scanned yet; name one: `gristmill scan FOLDER`");
     home.check(&["scan", "--yes"], 1, "", "no folder has been scanned yet");
     for (folder, mode) in [("all", "all"), ("folders", "walk"), ("files", "hash")] {
@@ -97,6 +99,99 @@ fn invalid_scan_arguments_create_no_database() {
     home.check(&["scan", ".", "--hash", "md5"], 1, "", "expected: blake3, sha256, sha512 or sha3-256");
     home.check(&["scan", ".", "--newer-than", "soon"], 1, "", "expected: a date such as 2026-01-31");
     assert!(!home.database().exists());
+}
+
+#[test]
+fn named_files_are_scanned_alone() {
+    let home = Home::new();
+    home.files(&[
+        (b"a/one", b"same"),
+        (b"a/b/two", b"same"),
+        (b"a/b/three", b"same"),
+        (b"c/four", b"same"),
+        (b"c/x", b"x"),
+    ]);
+    std::os::unix::fs::symlink("one", home.path("a/link")).unwrap();
+    let incomplete = format!("incomplete: only 2 named files of {} have been scanned", home.real("a"));
+    home.check(&["scan", "a/one", "a/b/../b/two"], 0, &incomplete, &format!("registered {}\n", home.real("a")));
+    home.check(&["dupes"], 0, "2 copies of 4 B", "");
+    home.check(&["roots"], 0, "only named files", "");
+    assert_eq!(home.json(&["dupes"])["unfinished_roots"], json!([home.real("a")]));
+    // A folder, and files of other folders.
+    let summary = home.json(&["scan", "--quiet", "c", "a/b/three", "a/link", "c/four"]);
+    assert_shape("scan-named", &summary);
+    assert_eq!((&summary["named_files"], &summary["skipped_files"]), (&json!(3), &json!(1)), "{summary}");
+    assert_eq!((&summary["new_files"], &summary["duplicate_files"]), (&json!(3), &json!(4)), "{summary}");
+    home.check(&["scan", "a/link"], 0, "1 named file skipped:\n  ", "");
+    home.check(&["scan", "a/b/no", "a/one"], 1, "", "a/b/no: no such file or folder");
+    // A known file that no longer exists is marked missing; its name is still accepted.
+    std::fs::remove_file(home.path("a/one")).unwrap();
+    for missing in [1, 0] {
+        let summary = home.json(&["scan", "--quiet", "a/one"]);
+        assert_eq!((&summary["removed_files"], &summary["errors"]), (&json!(missing), &json!(0)), "{summary}");
+    }
+    home.check(&["scan", "a"], 0, "2 files in 2 folders", "");
+    assert_eq!(home.json(&["dupes"])["complete"], true);
+    home.check(&["scan", "a/link", "--follow-links"], 1, "1 item could not be scanned:\n", "");
+}
+
+#[test]
+fn files_are_named_in_a_list() {
+    use std::os::unix::ffi::OsStrExt;
+    let home = Home::new();
+    home.files(&[(b"a/one", b"same"), (b"a/t\nwo", b"same"), (b"a/caf\xe9", b"same"), (b"a/x", b"same")]);
+    let scan = |input: &[u8]| home.run_with_input(&["scan", "--files-from", "-", "--json", "--quiet"], input);
+    let check = |input: &[u8], code: i32, names: u64, files: u64, error: &str| {
+        let output = scan(input);
+        let summary = output.json();
+        assert_eq!((output.code, &summary["named_files"]), (Some(code), &json!(names)), "{output:?}");
+        assert_eq!(summary["files"], files, "{output:?}");
+        assert!(summary["error_samples"].to_string().contains(error), "{output:?}");
+    };
+    check(b"", 0, 0, 0, "[]");
+    check(b"a/one\n./a/../a/one\n", 0, 1, 1, "[]");
+    check(b"a/t\nwo\0a/caf\xe9\0", 0, 2, 2, "[]");
+    check(b"a/one\na/no\nno/no\na\n\n", 1, 4, 1, "a/no: no such file");
+    check(b"a/t\nwo", 1, 2, 0, "wo: no such file");
+    check(home.path("a/x").as_os_str().as_bytes(), 0, 1, 1, "[]");
+    assert_eq!(home.json(&["dupes"])["total_files"], 4);
+    let output = home.run(&["roots"]);
+    assert_eq!(output.out.matches("only named files").count(), 1, "{output:?}");
+    home.files(&[(b"list", b"a/one\na/x")]);
+    home.check(&["scan", "--files-from", "list", "b"], 1, "", "b: no such file or folder");
+    assert_eq!(home.json(&["scan", "--files-from", "list", "a"])["files"], 4);
+}
+
+/// Each folder would be a root, and the next scan without arguments would scan all of them.
+#[test]
+fn files_in_many_folders_outside_of_roots_are_refused() {
+    let home = Home::new();
+    let names: Vec<String> = (0..101).map(|number| format!("a/{number}/f")).collect();
+    names.iter().for_each(|name| drop(home.write(name, "x")));
+    let list = names.join("\n");
+    let scan = ["scan", "--quiet", "--files-from", "-"];
+    let output = home.run_with_input(&scan, list.as_bytes());
+    let expected = format!(
+        "each would become a root; at most 100 can. First register a folder that contains them: `gristmill scan {} --mode walk`",
+        home.real("a")
+    );
+    output.check("101 folders", 1, "", &expected);
+    assert!(!home.database().exists());
+    home.scan(&["a", "--mode", "walk"]);
+    assert_eq!(home.run_with_input(&scan, list.as_bytes()).code, Some(0));
+    assert_eq!(home.json(&["roots"])["items"].as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn depth_limit_is_listed_with_the_filters_of_a_root() {
+    let home = Home::new();
+    home.files(&[(b"a/one", b"x"), (b"a/b/two", b"x"), (b"a/b/c/three", b"x")]);
+    assert_eq!(home.scan(&["a", "--max-depth", "2"])["files"], 2);
+    home.check(&["roots"], 0, "a     --max-depth 2\n", "");
+    assert_eq!(home.json(&["roots"])["items"][0]["filters"]["max_depth"], 2);
+    let summary = home.scan(&["a", "--max-depth", "1"]);
+    assert_eq!((&summary["files"], &summary["excluded_files"]), (&json!(1), &json!(1)), "{summary}");
+    assert_eq!(home.scan(&["a"])["included_files"], 1);
 }
 
 #[test]
@@ -174,6 +269,7 @@ fn root_is_scanned_by_one_process_at_a_time() {
     output.check("the same root", 1, "", &format!("{}: already being scanned since ", home.real("a")));
     assert!(output.err.contains(&holder), "{output:?}");
     home.check(&["refresh", "--quiet"], 1, "", &holder);
+    home.check(&["scan", "a/1", "b/x"], 1, "", &holder);
     home.check(
         &["roots", "remove", "a", "--yes"],
         1,

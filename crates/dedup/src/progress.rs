@@ -64,7 +64,7 @@ pub struct ScanProgress {
     pub files: u64,
     /// Size of these files in bytes.
     pub bytes: u64,
-    /// Number of folders and files that could not be read.
+    /// Number of folders and files that could not be read, and of named files that do not exist.
     pub errors: u64,
     /// Number of files to read in this phase and earlier ones.
     pub to_read: u64,
@@ -81,6 +81,11 @@ pub struct ScanProgress {
 }
 
 impl ScanHandle {
+    /// Makes a handle that this token cancels.
+    pub(crate) fn with_token(token: CancelToken) -> Self {
+        ScanHandle { token, ..ScanHandle::default() }
+    }
+
     /// Cancels the scan. Completed work is kept, and the next scan resumes from it.
     pub fn cancel(&self) {
         self.token.cancel();
@@ -108,7 +113,7 @@ impl ScanHandle {
             folders: get(&self.folders),
             files: get(&self.files),
             bytes: get(&self.bytes),
-            errors: get(&self.errors),
+            errors: get(&self.errors) + get(&self.counters.name_errors),
             to_read: get(&self.to_read),
             bytes_to_read: get(&self.bytes_to_read),
             read: get(&self.read),
@@ -141,6 +146,12 @@ pub(crate) struct Counters {
     pub(crate) failed_roots: AtomicU64,
     pub(crate) links: AtomicU64,
     pub(crate) special: AtomicU64,
+    /// Named files that do not exist or cannot be examined.
+    pub(crate) name_errors: AtomicU64,
+    /// Named files that are not scanned, without an error.
+    pub(crate) skipped_names: AtomicU64,
+    /// The first of them, with the reasons.
+    pub(crate) skipped_samples: Mutex<Vec<String>>,
     /// Symbolic links whose target does not exist.
     pub(crate) broken_links: AtomicU64,
     /// Symbolic links to a folder above them, or to a folder that another link leads to.
@@ -155,6 +166,18 @@ impl Counters {
     /// Records a file or folder that could not be read.
     pub(crate) fn record_error(&self, path: &Path, reason: &str) {
         keep_sample(&self.error_samples, path, reason);
+    }
+
+    /// Counts a named file that cannot be scanned, and records its path and the reason.
+    pub(crate) fn record_name_error(&self, path: &Path, reason: &str) {
+        add(&self.name_errors, 1);
+        self.record_error(path, reason);
+    }
+
+    /// Counts a named file that is skipped, and records its path and the reason.
+    pub(crate) fn record_skipped_name(&self, path: &Path, reason: &str) {
+        add(&self.skipped_names, 1);
+        keep_sample(&self.skipped_samples, path, reason);
     }
 
     /// Counts a link that is not followed, and records its path and the reason.

@@ -10,7 +10,7 @@ use std::fs::File;
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
 use std::sync::Arc;
 
-use gristmill_store::catalog::{Algorithm, LinkKind, ReadResult, Stat};
+use gristmill_store::catalog::{Algorithm, Digest, LinkKind, ReadResult, Stat, prefix};
 use gristmill_store::rate_limits::RateLimiter;
 
 use crate::hash::{self, Hasher};
@@ -115,7 +115,7 @@ pub(crate) fn read_if_cached(file: &File, expected: &Stat, scope: HashScope, thr
             HashScope::Content(algorithm) => {
                 let content = buffer.get_mut(..usize::try_from(expected.size).ok()?)?;
                 (sys::read_cached(file, content) && throttle.may_read(expected.size))
-                    .then(|| ReadResult::Content(algorithm, hash::hash_bytes(algorithm, content)))
+                    .then(|| ReadResult::Content(small_digest(algorithm, content)))
             }
             // If the first sample is cached, the others probably are.
             HashScope::Samples if sys::read_cached(file, buffer.get_mut(..SAMPLE_SIZE)?) => {
@@ -194,6 +194,16 @@ fn with_link_kind(stat: Stat, expected: &Stat) -> Stat {
     }
 }
 
+/// Hashes the content of a small file. Its samples are the whole content, and do not depend on the algorithm.
+fn small_digest(algorithm: Algorithm, content: &[u8]) -> Digest {
+    let hash = hash::hash_bytes(algorithm, content);
+    let samples = match algorithm {
+        Algorithm::Blake3 => prefix(&hash),
+        _ => prefix(&hash::hash_bytes(Algorithm::Blake3, content)),
+    };
+    Digest { samples: Some(samples.cast_signed()), ..Digest::unshared(algorithm, hash) }
+}
+
 struct OpenFile<'a> {
     file: &'a File,
     size: u64,
@@ -214,7 +224,7 @@ impl OpenFile<'_> {
     fn hash_small(&self, algorithm: Algorithm, buffer: &mut [u8]) -> io::Result<Option<ReadResult>> {
         let content = &mut buffer[..self.size as usize];
         let is_read = self.throttle.may_read(self.size) && self.fill(content)?;
-        Ok(is_read.then(|| ReadResult::Content(algorithm, hash::hash_bytes(algorithm, content))))
+        Ok(is_read.then(|| ReadResult::Content(small_digest(algorithm, content))))
     }
 
     fn hash_large(&self, algorithm: Algorithm, buffer: &mut [u8]) -> io::Result<Option<ReadResult>> {
@@ -230,7 +240,7 @@ impl OpenFile<'_> {
             hasher.update(block);
             left -= length;
         }
-        Ok(Some(ReadResult::Content(algorithm, hasher.finish())))
+        Ok(Some(ReadResult::Content(Digest::unshared(algorithm, hasher.finish()))))
     }
 
     fn hash_samples(&self, buffer: &mut [u8]) -> io::Result<Option<ReadResult>> {

@@ -28,14 +28,17 @@ mod run;
 mod samples;
 mod walk;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::ffi::OsString;
+use std::io::ErrorKind;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use gristmill_store::catalog::Algorithm;
+use gristmill_store::catalog::{Algorithm, FolderRef};
 use gristmill_store::roots::Root;
-use gristmill_store::scans::{FinishedScan, Scan, ScanRequest, ScanTotals, WalkRecord};
+use gristmill_store::scans::{FinishedScan, Scan, ScanRequest, ScanScope, ScanTotals, WalkRecord};
 use gristmill_store::{Store, process};
 use serde::Serialize;
 
@@ -44,10 +47,11 @@ use self::run::ScanRun;
 use crate::error::{Error, Result};
 use crate::filter::Filter;
 use crate::lock;
+use crate::named::{self, NO_SUCH_FILE, NamedFiles, NamesOfRoot};
 use crate::progress::{ScanHandle, ScanPhase};
 use crate::summary::ScanSummary;
 
-pub(crate) use self::candidates::inode_of;
+pub(crate) use self::candidates::{inode_of, samples_of};
 pub(crate) use self::groups::newly_shared;
 
 /// Options of a scan.
@@ -68,6 +72,8 @@ pub struct ScanOptions {
     pub allow_empty: bool,
     /// Files and folders to include.
     pub filter: Filter,
+    /// Files to scan besides the roots. Only these files of their roots are examined.
+    pub named: Option<NamedFiles>,
     /// Number of workers. `None` selects a default by the number of cores.
     pub workers: Option<usize>,
     /// Maximum read rate in bytes per second.
@@ -86,6 +92,7 @@ impl Default for ScanOptions {
             one_file_system: false,
             allow_empty: false,
             filter: Filter::default(),
+            named: None,
             workers: None,
             io_limit: None,
             top: 0,
@@ -124,22 +131,35 @@ struct Settings<'a> {
     follow_links: bool,
     one_file_system: bool,
     filter: &'a Filter,
+    /// Identifies the named files of a scan that covers only these.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    files: Option<String>,
 }
 
-/// Scans roots. Roots inside them are scanned too, each separately.
+/// Scans roots. Roots inside them are scanned too, each separately. Of other roots, only the named files are scanned.
 pub fn scan(store: &Store, roots: &[Root], options: &ScanOptions, handle: &Arc<ScanHandle>) -> Result<ScanSummary> {
     let started = Instant::now();
     let all = store.roots().list()?;
     let within = |root: &&Root| roots.iter().any(|outer| root.path.starts_with(&outer.path));
-    let chosen: Vec<Root> = all.iter().filter(within).cloned().collect();
+    let whole: HashSet<i64> = all.iter().filter(within).map(|root| root.id).collect();
     options.filter.check()?;
+    let named = named_files(store, &all, &whole, options, handle)?;
+    let is_chosen = |root: &&Root| whole.contains(&root.id) || named.contains_key(&root.id);
+    let chosen: Vec<Root> = all.iter().filter(is_chosen).cloned().collect();
+    if chosen.is_empty() {
+        // It would have no record, so scans at the same time would not notice what it writes.
+        let mut summary = ScanSummary::default();
+        fill_counts(&mut summary, options, handle);
+        return Ok(summary);
+    }
     let mut had_files = false;
     for root in &all {
         had_files |= store.catalog().has_files(root.id)?;
     }
-    let scans = begin_scans(store, &chosen, options)?;
+    let scans = begin_scans(store, &chosen, &named, options)?;
     let mut run = ScanRun::new(store, options, handle, (&all, &chosen), &scans);
     run.had_files = had_files;
+    run.named = named;
     let run_result = run.run();
     handle.set_phase(ScanPhase::Finishing);
     // An error of a write is the cause of the workers' errors, so it is returned first.
@@ -155,6 +175,58 @@ pub fn scan(store: &Store, roots: &[Root], options: &ScanOptions, handle: &Arc<S
     Ok(run.summary)
 }
 
+/// Returns the named files of each root that is not scanned as a `whole`. Names that lead to no file are recorded as
+/// errors.
+fn named_files(
+    store: &Store,
+    all: &[Root],
+    whole: &HashSet<i64>,
+    options: &ScanOptions,
+    handle: &ScanHandle,
+) -> Result<HashMap<i64, Arc<NamesOfRoot>>> {
+    let Some(named) = &options.named else { return Ok(HashMap::new()) };
+    if !matches!(options.mode, ScanMode::All | ScanMode::Walk) {
+        let text = "files cannot be named for a scan that does not walk: it reads or checks every file of the catalog";
+        return Err(Error::Invalid(text.to_owned()));
+    }
+    let mut assigned = named.assign(all);
+    for root in all.iter().filter(|root| whole.contains(&root.id)) {
+        // Their root is walked completely. Only names without a file must be reported.
+        for (folder, names) in assigned.by_root.remove(&root.id).into_iter().flatten() {
+            for name in unknown_names(store, root, &folder, &names)? {
+                assigned.refused.push((root.path.join(&folder).join(name), NO_SUCH_FILE.to_owned()));
+            }
+        }
+    }
+    for (path, reason) in &assigned.refused {
+        handle.counters.record_name_error(path, reason);
+    }
+    Ok(assigned.by_root.into_iter().map(|(root, names)| (root, Arc::new(names))).collect())
+}
+
+/// Returns the names that neither the folder nor the catalog has.
+fn unknown_names<'a>(
+    store: &Store,
+    root: &Root,
+    folder: &Path,
+    names: &'a BTreeSet<OsString>,
+) -> Result<Vec<&'a OsString>> {
+    let full = root.path.join(folder);
+    let is_gone = |name: &&OsString| {
+        std::fs::symlink_metadata(full.join(name)).is_err_and(|error| error.kind() == ErrorKind::NotFound)
+    };
+    let mut gone: Vec<&OsString> = names.iter().filter(is_gone).collect();
+    if !gone.is_empty()
+        && let Some(known) = store.catalog().folder(root.id, folder)?
+    {
+        let folder = FolderRef { root: root.id, id: Some(known.id), path: folder.to_path_buf() };
+        let known = store.catalog().known_entries(&folder, true)?;
+        let known: HashSet<OsString> = known.files.into_iter().map(|(name, _)| name).collect();
+        gone.retain(|name| !known.contains(*name));
+    }
+    Ok(gone)
+}
+
 /// Counts the duplicates and records that the scans have finished, unless they were cancelled.
 fn finish(run: &mut ScanRun<'_>) -> Result<()> {
     fill_summary(run);
@@ -163,9 +235,10 @@ fn finish(run: &mut ScanRun<'_>) -> Result<()> {
     }
     let duplicates = groups::count(run)?;
     let has_unread_files = has_failed_files_elsewhere(run)?;
-    let ScanRun { store, options, scans, absent, walked, totals, summary, .. } = run;
+    let ScanRun { store, options, scans, absent, walked, totals, summary, named, .. } = run;
     // A resumed scan does not retry files that failed before it was stopped, so its error count is not reliable.
-    let is_whole = summary.errors == 0
+    // A name without a file is an error, but leaves no file of the catalog uncompared.
+    let is_whole = run.handle.errors.load(Ordering::Relaxed) == 0
         && !summary.resumed
         && absent.is_empty()
         && run.handle.changed_during_scan.load(Ordering::Relaxed) == 0
@@ -176,17 +249,19 @@ fn finish(run: &mut ScanRun<'_>) -> Result<()> {
     let mut finished = Vec::new();
     for scan in scans.iter().filter(|scan| !absent.contains(&scan.root)) {
         let totals = scan_totals(store, scan, totals)?;
-        let walk = walked.get(&scan.root).filter(|_| options.mode != ScanMode::Refresh);
+        let is_walked = options.mode != ScanMode::Refresh && !named.contains_key(&scan.root);
+        let walk = walked.get(&scan.root).filter(|_| is_walked);
         let walk = walk.map(|folder| WalkRecord { filters: filters_json(options), filesystem: folder.filesystem() });
         finished.push(FinishedScan { id: scan.id, root: scan.root, totals, walk });
     }
     Ok(store.scans().finish(finished, &process::tag(), comparison)?)
 }
 
-/// Whether a file of another root could not be read. Only a scan of its root reads it again, and counts the error.
+/// Whether a file outside this scan could not be read. Only a scan of its root reads it again, and counts the error.
 fn has_failed_files_elsewhere(run: &ScanRun<'_>) -> Result<bool> {
-    let is_chosen = |root: &&Root| run.chosen.iter().any(|chosen| chosen.id == root.id);
-    for root in run.all.iter().filter(|root| !is_chosen(root)) {
+    let is_whole =
+        |root: &&Root| !run.named.contains_key(&root.id) && run.chosen.iter().any(|chosen| chosen.id == root.id);
+    for root in run.all.iter().filter(|root| !is_whole(root)) {
         if run.store.catalog().count_failed(root.id)? > 0 {
             return Ok(true);
         }
@@ -215,12 +290,19 @@ fn comparison_name(options: &ScanOptions) -> String {
 }
 
 fn fill_summary(run: &mut ScanRun<'_>) {
-    let ScanRun { summary, handle, chosen, scans, .. } = run;
-    let counters = &handle.counters;
-    let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    let ScanRun { summary, handle, chosen, scans, options, .. } = run;
     summary.roots = chosen.iter().map(|root| root.path.clone()).collect();
     summary.resumed_from = scans.iter().filter(|scan| scan.resumed).map(|scan| scan.started_at).min();
     summary.resumed = summary.resumed_from.is_some();
+    fill_counts(summary, options, handle);
+}
+
+fn fill_counts(summary: &mut ScanSummary, options: &ScanOptions, handle: &ScanHandle) {
+    let counters = &handle.counters;
+    let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    summary.named_files = options.named.as_ref().map_or(0, NamedFiles::count);
+    summary.skipped_files = get(&counters.skipped_names);
+    summary.skipped_samples = std::mem::take(&mut lock(&counters.skipped_samples));
     summary.interrupted = handle.is_cancelled();
     let progress = handle.progress();
     summary.folders = progress.folders;
@@ -247,18 +329,30 @@ fn fill_summary(run: &mut ScanRun<'_>) {
 }
 
 /// Begins a scan of every root. If one cannot begin, releases those that have begun.
-fn begin_scans(store: &Store, roots: &[Root], options: &ScanOptions) -> Result<Vec<Scan>> {
+fn begin_scans(
+    store: &Store,
+    roots: &[Root],
+    named: &HashMap<i64, Arc<NamesOfRoot>>,
+    options: &ScanOptions,
+) -> Result<Vec<Scan>> {
     let mut scans: Vec<Scan> = Vec::new();
     for root in roots {
+        let names = named.get(&root.id);
         let settings = Settings {
             mode: options.mode,
             follow_links: root.follow_links,
             one_file_system: options.one_file_system,
             filter: &options.filter,
+            files: names.map(|names| named::digest(names)),
         };
         let settings = serde_json::to_string(&settings).map_err(|error| Error::System(error.to_string()))?;
         let request = ScanRequest {
             root: root.id,
+            scope: match options.mode {
+                _ if names.is_some() => ScanScope::NamedFiles,
+                ScanMode::All | ScanMode::Walk => ScanScope::Root,
+                ScanMode::Hash | ScanMode::Refresh => ScanScope::KnownFiles,
+            },
             holder: process::tag(),
             settings,
             restart: options.restart,

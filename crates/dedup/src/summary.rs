@@ -36,8 +36,15 @@ pub struct ScanSummary {
     pub excluded_files: u64,
     /// Number of excluded files that match the filters again.
     pub included_files: u64,
-    /// Number of files of other roots that were not compared because they have changed since the last scan of their
-    /// root.
+    /// Number of files that were named, including those that do not exist; 0 if only whole roots were scanned.
+    pub named_files: u64,
+    /// Part of `named_files`: files that were skipped because filters exclude them, or because they are special files
+    /// or symbolic links that are not followed. Their records are unchanged.
+    pub skipped_files: u64,
+    /// The first skipped files, with the reasons.
+    pub skipped_samples: Vec<String>,
+    /// Number of files outside of this scan that were not compared because they have changed since they were last
+    /// scanned.
     pub uncompared_files: u64,
     /// Number of symbolic links found, followed or not.
     pub links: u64,
@@ -60,7 +67,7 @@ pub struct ScanSummary {
     pub rehashed_files: u64,
     /// Number of roots that could not be scanned.
     pub failed_roots: u64,
-    /// Number of folders and files that could not be read.
+    /// Number of folders and files that could not be read, and of named files that do not exist.
     pub errors: u64,
     /// The first of these errors, with paths and reasons.
     pub error_samples: Vec<String>,

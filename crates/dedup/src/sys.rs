@@ -10,9 +10,9 @@ mod linux;
 mod portable;
 
 #[cfg(target_os = "linux")]
-pub(crate) use linux::{Folder, advise, file_stat, is_link_error, read_cached};
+pub(crate) use linux::{Folder, advise, file_stat, is_link_error, path_stat, read_cached};
 #[cfg(not(target_os = "linux"))]
-pub(crate) use portable::{Folder, advise, file_stat, is_link_error, read_cached};
+pub(crate) use portable::{Folder, advise, file_stat, is_link_error, path_stat, read_cached};
 
 use gristmill_store::catalog::{Stat, UNSTABLE_INODES};
 
@@ -39,6 +39,17 @@ pub(crate) enum Advice {
     Random,
     /// A range that is read later: offset and length in bytes.
     WillNeed(u64, u64),
+}
+
+/// Converts the bytes of a name or of the text of a link.
+#[cfg(unix)]
+pub(crate) fn os_string(bytes: &[u8]) -> std::ffi::OsString {
+    std::os::unix::ffi::OsStringExt::from_vec(bytes.to_vec())
+}
+
+#[cfg(not(unix))]
+pub(crate) fn os_string(bytes: &[u8]) -> std::ffi::OsString {
+    String::from_utf8_lossy(bytes).into_owned().into()
 }
 
 /// Separates the identity of a cloned filesystem from its device number.

@@ -1,4 +1,4 @@
-//! Tests identical and similar folders: single cases, then random trees against a naive search of all pairs.
+//! Tests identical, similar and contained folders: single cases, then random trees against a naive search of all pairs.
 
 #[path = "trees/naive.rs"]
 mod naive;
@@ -9,8 +9,8 @@ mod trees;
 use std::path::PathBuf;
 
 use gristmill_dedup::folders::{
-    self, CappedList, Difference, Differing, Entry, FolderGroup, FolderOptions, GroupedFolder, SimilarFolders,
-    SimilarOptions,
+    self, CappedList, ContainedFolder, ContainedOptions, Difference, Differing, Entry, FolderGroup, FolderOptions,
+    GroupedFolder, SimilarFolders, SimilarOptions,
 };
 use gristmill_store::catalog::{FolderRef, LinkKind, Listing, ListingStatus, Skipped};
 use proptest::prelude::*;
@@ -533,6 +533,13 @@ proptest! {
         let found = folders::find_similar(&trees.store, &options).expect("an answer");
         prop_assert_eq!(naive::listed_pairs(&found), naive::similar(&tree, similarity, popular));
     }
+
+    #[test]
+    fn contained_folders_of_random_trees_match_a_naive_search(tree in naive::tree(), match_names: bool) {
+        let options = options!(ContainedOptions { match_names, list: usize::MAX });
+        let found = folders::find_contained(&tree.write().store, &options).expect("an answer");
+        prop_assert_eq!(naive::listed_contained(&found), naive::contained(&tree, match_names));
+    }
 }
 
 #[test]
@@ -540,4 +547,153 @@ fn similarity_above_100_percent_is_refused() {
     let options = options!(SimilarOptions { min_similarity: 101 });
     let error = folders::find_similar(&CatalogFixture::new().store, &options).expect_err("an error");
     assert!(error.is_user_error());
+}
+
+fn contained(trees: &CatalogFixture, options: &ContainedOptions) -> Vec<ContainedFolder> {
+    folders::find_contained(&trees.store, options).expect("an answer")
+}
+
+/// Returns the paths of contained folders, each with those that contain it, below `/r`.
+fn contained_paths(found: &[ContainedFolder]) -> Vec<(String, Vec<String>)> {
+    let path = |location: &gristmill_dedup::Location| {
+        location.path.strip_prefix("/r").expect("in /r").to_str().expect("valid UTF-8").to_owned()
+    };
+    let around = |found: &ContainedFolder| found.containers.items.iter().map(|one| path(&one.location)).collect();
+    found.iter().map(|found| (path(&found.location), around(found))).collect()
+}
+
+#[track_caller]
+fn check_contained(options: &ContainedOptions, files: &[(&str, trees::FileContent)], expected: &[(&str, &[&str])]) {
+    let files: Vec<_> = files.iter().map(|(path, content)| file(*path, *content)).collect();
+    let found = contained(&store(&files, &[], &[]), options);
+    let strings = |paths: &[&str]| paths.iter().map(|path| (*path).to_owned()).collect::<Vec<_>>();
+    let expected: Vec<_> = expected.iter().map(|(path, around)| ((*path).to_owned(), strings(around))).collect();
+    assert_eq!(contained_paths(&found), expected);
+}
+
+#[test]
+fn folder_is_contained_in_a_folder_with_all_its_contents_and_more() {
+    let options = ContainedOptions::default();
+    // Wherever they are, whatever their names, and however often.
+    check_contained(&options, &[("a/1", X), ("a/s/2", Y), ("b/3", X), ("b/t/4", Y), ("b/5", Z)], &[("a", &["b"])]);
+    check_contained(&options, &[("a/1", X), ("a/2", X), ("b/3", X), ("b/4", Unique(1))], &[("a", &["b"])]);
+    check_contained(&options, &[("a/1", X), ("a/2", Y), ("b/3", X), ("b/4", Z)], &[]);
+    check_contained(&options, &[("a/1", X), ("a/2", Unique(5)), ("b/3", X), ("b/4", Unique(6))], &[]);
+    check_contained(&options, &[("a/1", X), ("a/2", Unknown(5)), ("b/3", X), ("b/4", Unique(6))], &[]);
+    // Neither may be inside the other.
+    check_contained(&options, &[("a/s/1", X), ("a/2", X), ("a/3", Y)], &[]);
+}
+
+#[test]
+fn equal_folders_are_not_contained_in_the_folder_around_one() {
+    let options = ContainedOptions::default();
+    check_contained(&options, &[("a/1", X), ("b/s/1", X), ("b/2", Y)], &[]);
+    // The layout differs.
+    let files = [("a/1", X), ("a/2", Y), ("b/s/1", X), ("b/s/t/2", Y), ("b/3", Z)];
+    check_contained(&options, &files, &[("b/s/t", &["a"])]);
+    let third = [("a/1", X), ("b/s/1", X), ("b/2", Y), ("c/1", X), ("c/2", Unique(1))];
+    check_contained(&options, &third, &[("a", &["c"]), ("b/s", &["c"])]);
+}
+
+#[test]
+fn outermost_contained_folders_are_listed_with_the_smallest_container_first() {
+    let options = ContainedOptions::default();
+    let files = [
+        ("a/p/1", X),
+        ("a/p/q/2", Y),
+        ("b/1", X),
+        ("b/2", Y),
+        ("b/3", Unique(500)),
+        ("c/d/1", X),
+        ("c/e/2", Y),
+        ("c/e/3", Unique(7)),
+    ];
+    // The root has all contents too, but contains `a`.
+    check_contained(&options, &files, &[("a", &["c", "b"]), ("c/d", &["a/p", "b"])]);
+}
+
+#[test]
+fn contained_with_names_needs_the_same_paths() {
+    let options = options!(ContainedOptions { match_names: true });
+    let files =
+        [("a/1", X), ("a/s/2", Y), ("b/1", X), ("b/s/2", Y), ("b/s/3", X), ("c/1", X), ("c/t/2", Y), ("c/4", Z)];
+    check_contained(&options, &files, &[("a", &["b"]), ("c/t", &["b/s"])]);
+    let files = [("a/s/2", Y), ("b/s/2", Y), ("b/3", Y), ("c/t/2", Y), ("c/3", Unique(1))];
+    check_contained(&options, &files, &[("a", &["b"])]);
+}
+
+#[test]
+fn contained_folder_with_entries_not_scanned_is_marked() {
+    let mut trees = CatalogFixture::new();
+    trees.skipped = [("a".into(), Some(skipped_entry("link", Some("t"))))].into();
+    let files = [file("a/1", X), file("b/1", X), file("b/2", Unique(1)), file("c/1", X), file("c/3", Unique(2))];
+    trees.root("/r", &files, &[], &["c"]);
+    let found = contained(&trees, &ContainedOptions::default());
+    assert_eq!(contained_paths(&found), [("a".to_owned(), vec!["b".to_owned(), "c".to_owned()])]);
+    let found = &found[0];
+    assert_eq!((found.wholly, found.unscanned, found.reclaimable), (false, Some(1), 0));
+    // A folder that was not read completely is not contained, but can contain others.
+    let trees = store(&files, &[], &["a"]);
+    assert_eq!(contained(&trees, &ContainedOptions::default()), []);
+}
+
+#[test]
+fn reclaimable_of_a_contained_folder_excludes_files_with_other_names() {
+    let linked = |path: &str| TestFile { inode: 9, links: LinkKind::HardLinked, ..file(path, X) };
+    let files = [linked("a/1"), file("a/2", Y), linked("b/1"), file("b/2", Y), file("b/3", Z)];
+    let found = contained(&store(&files, &[], &[]), &ContainedOptions::default());
+    assert_eq!(contained_paths(&found), [("a".to_owned(), vec!["b".to_owned()])]);
+    let found = &found[0];
+    assert_eq!((found.wholly, found.files, found.bytes), (true, 2, 30));
+    assert_eq!((found.reclaimable, found.redundant), (20, 20));
+}
+
+/// Deleting the folder would delete the only copy.
+#[test]
+fn other_paths_to_the_same_files_do_not_contain_a_folder() {
+    let at = |path: &str, links, inode, content| TestFile { inode, links, ..file(path, content) };
+    for (links, other) in [(LinkKind::Single, LinkKind::Single), (LinkKind::HardLinked, LinkKind::ViaSymlink)] {
+        let files = [at("a/1", links, 9, X), at("b/s/1", other, 9, X), at("b/s/2", LinkKind::Single, 10, Z)];
+        for match_names in [false, true] {
+            let options = options!(ContainedOptions { match_names });
+            assert_eq!(contained_paths(&contained(&store(&files, &[], &[]), &options)), [], "{links:?}");
+        }
+        // A folder further out has a copy of its own.
+        let files = [&files[..], &[at("b/3", LinkKind::Single, 11, X)]].concat();
+        let found = contained(&store(&files, &[], &[]), &ContainedOptions::default());
+        assert_eq!(contained_paths(&found), [("a".to_owned(), vec!["b".to_owned()])], "{links:?}");
+    }
+}
+
+#[test]
+fn options_limit_the_contained_folders() {
+    let mut trees = CatalogFixture::new();
+    let one = trees.root("/r/one", &[file("a/1", X), file("a/2", Y), file("b/1", X)], &[], &[]);
+    let two = trees.root("/r/two", &[file("c/1", X), file("c/2", Y), file("c/3", Z), file("d/1", X)], &[], &[]);
+    let found = |options: &ContainedOptions| {
+        contained_paths(&contained(&trees, options)).into_iter().map(|(path, _)| path).collect::<Vec<_>>()
+    };
+    assert_eq!(found(&ContainedOptions::default()), ["one", "two/d"]);
+    assert_eq!(found(&options!(ContainedOptions { min_files: 2 })), ["one"]);
+    assert_eq!(found(&options!(ContainedOptions { min_size: 41 })), [""; 0]);
+    assert_eq!(found(&options!(ContainedOptions { roots: vec![one] })), ["one/b"]);
+    assert_eq!(found(&options!(ContainedOptions { roots: vec![two] })), ["two/d"]);
+    let capped = contained(&trees, &options!(ContainedOptions { list: 0 }));
+    assert!(capped.iter().all(|found| found.containers.items.is_empty() && found.containers.total > 0));
+}
+
+/// Many folders with the same few contents, each in many places.
+#[test]
+fn contained_folders_with_popular_contents_are_found() {
+    let count = 2_000_u64;
+    let mut files = Vec::new();
+    for n in 0..count {
+        files.extend([file(format!("{n}/1"), X), file(format!("{n}/2"), Y)]);
+        if n % 2 == 0 {
+            files.push(file(format!("{n}/own"), Unique(n + 1)));
+        }
+    }
+    let found = contained(&store(&files, &[], &[]), &ContainedOptions::default());
+    assert_eq!(found.len() as u64, count / 2);
+    assert!(found.iter().all(|found| found.containers.total == count / 2 && found.containers.items.len() == 10));
 }

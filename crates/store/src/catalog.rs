@@ -1,6 +1,6 @@
 //! The catalog: every folder and file that scans have recorded, with metadata and hashes.
 //!
-//! Owns the tables `folders` and `library_files`. The entries that a walk finds in a folder are written as a
+//! Owns the tables `folders`, `library_files` and `broken_links`. The entries that a walk finds in a folder are written as a
 //! [`Listing`], in parts if there are many. The last part also marks the folder as walked, in the same transaction. A
 //! resumed scan walks every folder again. A present file was last seen when its folder was: a scan that finds nothing
 //! new writes one row for each folder and none for a file. The row of a missing file keeps the last scan that saw it.
@@ -8,10 +8,13 @@
 //! This module does not read the disk: the walk decides which entries are missing, changed or excluded by filters.
 //! Every write that changes a file's row also clears the settled mark of the last scan, in the same transaction.
 
+mod broken_links;
+mod contents;
 mod groups;
 mod hashes;
 mod known;
 mod links;
+mod lists;
 mod maintenance;
 mod new_files;
 mod record;
@@ -20,10 +23,16 @@ pub mod scans;
 mod skipped;
 mod tree;
 
-pub use groups::{Group, GroupQuery, Groups, Member, SortBy};
-pub use hashes::{Algorithm, Digest, FileHash, FileRef, FileRow, ReadResult, prefix};
+pub use broken_links::BrokenLink;
+pub use contents::{KnownContent, LikeFile};
+pub use groups::{
+    FileFilter, FileType, Group, GroupFile, GroupKey, GroupMarks, GroupPage, GroupQuery, GroupState, GroupSummary,
+    Groups, Ignored, MarksCache, Member, PathTest, Refreshed, SortBy,
+};
+pub use hashes::{Algorithm, Digest, FileHash, FileRef, FileRow, HashUse, ReadResult, SharedFile, prefix};
 pub use known::{KnownEntries, KnownFile, KnownFolder};
 pub use links::{LinkKind, SharedName, UNSTABLE_INODES};
+pub use lists::{ListedFile, ListedFolder, ListedLink};
 pub use maintenance::{Check, Purged};
 pub(crate) use record::mark_folder_unscanned;
 pub use skipped::Skipped;
@@ -31,9 +40,10 @@ pub use tree::{Content, FileAt, Node, TreeFile, TreeFolder};
 
 use std::collections::HashMap;
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use self::new_files::FileInserter;
 use self::record::{Recorded, SET_MISSING};
 use crate::Store;
 use crate::error::{Error, Result};
@@ -64,6 +74,11 @@ impl Stat {
     pub fn is_same(&self, other: &Stat) -> bool {
         let parts = |stat: &Stat| (stat.size, stat.mtime_ns, stat.ctime_ns, stat.inode);
         parts(self) == parts(other)
+    }
+
+    /// Returns the allocated bytes, unless they are the size in whole blocks. Only those are stored.
+    fn unusual_allocation(&self) -> Option<i64> {
+        (self.allocated != whole_blocks(self.size) || self.links == LinkKind::Unknown).then(|| signed(self.allocated))
     }
 }
 
@@ -106,8 +121,6 @@ pub struct Listing {
     pub missing_files: Vec<i64>,
     /// Ids of files that the scan's filters exclude.
     pub excluded_files: Vec<i64>,
-    /// Folders without a row.
-    pub new_folders: Vec<OsString>,
     /// Ids of folders that reappeared or are no longer excluded.
     pub returned_folders: Vec<i64>,
     /// Folders that no longer exist, with everything below them.
@@ -122,6 +135,10 @@ pub struct Listing {
     pub filesystem: Option<i64>,
     /// Whether its filesystem differs from its parent's.
     pub mount_point: bool,
+    /// Whether the folder was reached through a symbolic link.
+    pub via_link: bool,
+    /// Its symbolic links whose target does not exist, which replace the recorded ones; `None` if these are unchanged.
+    pub broken_links: Option<Vec<BrokenLink>>,
     /// How the listing ended.
     pub status: ListingStatus,
 }
@@ -136,6 +153,8 @@ pub enum ListingStatus {
     Whole,
     /// All recorded entries were checked, and new ones were skipped. An error of an earlier walk is kept.
     Known,
+    /// Only named files were examined. Other entries, and the result of the last walk, are kept.
+    Named,
     /// The folder could not be read, or not completely.
     Failed(String),
 }
@@ -152,7 +171,7 @@ impl Listing {
             + self.changed_files.len()
             + self.missing_files.len()
             + self.excluded_files.len()
-            + self.new_folders.len()
+            + self.broken_links.as_ref().map_or(0, Vec::len)
     }
 
     fn changes_files(&self) -> bool {
@@ -174,7 +193,9 @@ pub struct Batch {
     /// Results of reading files.
     pub hashes: Vec<FileHash>,
     /// Files that were read earlier and now have a duplicate.
-    pub shared: Vec<FileRef>,
+    pub shared: Vec<SharedFile>,
+    /// The process that writes it. The batch is refused if another one has taken over a scan that it lists.
+    pub holder: Option<String>,
 }
 
 impl Batch {
@@ -273,14 +294,21 @@ impl Catalog<'_> {
 
     /// Returns whether a root has any recorded file.
     pub fn has_files(self, root: i64) -> Result<bool> {
-        let sql = "SELECT EXISTS (SELECT 1 FROM library_files WHERE library_id = ?1)";
-        self.0.read(|db| Ok(db.number(sql, [root])? > 0))
+        self.has_files_where(root, "")
     }
 
     /// Returns whether a root has files that are not missing.
     pub fn has_present_files(self, root: i64) -> Result<bool> {
-        let sql = "SELECT EXISTS (SELECT 1 FROM library_files WHERE library_id = ?1 AND is_missing = 0)";
-        self.0.read(|db| Ok(db.number(sql, [root])? > 0))
+        self.has_files_where(root, "AND f.is_missing = 0")
+    }
+
+    fn has_files_where(self, root: i64, condition: &str) -> Result<bool> {
+        let sql = format!(
+            "SELECT EXISTS (SELECT 1 FROM folders d JOIN library_files f ON f.folder_id = d.id
+                    WHERE d.library_id = ?1 {condition})
+                OR EXISTS (SELECT 1 FROM library_files f WHERE f.folder_id IS NULL AND f.library_id = ?1 {condition})"
+        );
+        self.0.read(|db| Ok(db.number(&sql, [root])? > 0))
     }
 
     /// Marks files as missing that another program recorded and a complete walk has not seen. Returns how many.
@@ -325,6 +353,21 @@ impl Catalog<'_> {
         self.0.read(|db| db.number(sql, (root, record::UNSCANNED)))
     }
 
+    /// Returns the folder of a root with this path, if it has a row.
+    pub fn folder(self, root: i64, path: &Path) -> Result<Option<KnownFolder>> {
+        let text = paths::to_text(path.as_os_str());
+        self.0.read(|db| known::folder(db, root, &text))
+    }
+
+    /// Returns the files of a root whose last read failed, with their paths.
+    pub fn failed_files(self, root: i64) -> Result<Vec<(i64, PathBuf)>> {
+        let sql = "SELECT id, relative_path FROM library_files WHERE library_id = ?1 AND is_missing = 0
+            AND excluded_at IS NULL AND hash_error_count > 0";
+        self.0.read(|db| {
+            db.rows(sql, [root], |row| Ok((row.get(0)?, paths::from_text(row.get_ref(1)?.as_str()?).into())))
+        })
+    }
+
     /// Returns the number of files of a root whose last read failed.
     pub fn count_failed(self, root: i64) -> Result<i64> {
         let sql = "SELECT count(*) FROM library_files WHERE library_id = ?1 AND is_missing = 0
@@ -361,8 +404,18 @@ fn write_batch(db: &Db<'_>, batch: &Batch) -> Result<Written> {
     if batch.changes_files() {
         scans::clear_settled(db)?;
     }
+    if let Some(holder) = &batch.holder {
+        let mut listed: Vec<i64> = batch.listings.iter().map(|(_, listing)| listing.scan).collect();
+        listed.sort_unstable();
+        listed.dedup();
+        listed.iter().try_for_each(|scan| scans::check_held(db, *scan, holder))?;
+    }
+    let new_files: usize = batch.listings.iter().map(|(_, listing)| listing.new_files.len()).sum();
+    let _direct_writes =
+        groups::DirectWrites::begin(db, (new_files, new_files + batch.hashes.len() + batch.shared.len()))?;
+    let mut files = FileInserter::new(db)?;
     for (number, listing) in &batch.listings {
-        let Recorded { missing, excluded, conflicts, ids } = record::write_listing(db, listing)?;
+        let Recorded { missing, excluded, conflicts, ids } = record::write_listing(db, &mut files, listing)?;
         written.conflicts += conflicts;
         written.missing += missing;
         written.excluded += excluded;
@@ -371,10 +424,15 @@ fn write_batch(db: &Db<'_>, batch: &Batch) -> Result<Written> {
     for hashed in &batch.hashes {
         written.missing += hashes::record_hash(db, hashed, &written.ids)?;
     }
-    for file in &batch.shared {
-        hashes::mark_shared(db, *file, &written.ids)?;
+    for shared in &batch.shared {
+        hashes::mark_shared(db, shared, &written.ids)?;
     }
     Ok(written)
+}
+
+/// Returns the allocation of most files of a size.
+fn whole_blocks(size: u64) -> u64 {
+    size.saturating_add(4095) & !4095
 }
 
 /// Converts a size, which is far below SQLite's maximum.

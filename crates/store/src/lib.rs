@@ -87,6 +87,7 @@ struct Inner {
     notifier: Arc<Notifier>,
     file: Arc<DbFile>,
     opened_files: Arc<OpenedFiles>,
+    marks: catalog::MarksCache,
 }
 
 /// Options for opening a store.
@@ -151,7 +152,14 @@ impl StoreOptions {
                 let file = Arc::new(file);
                 let (notifier, opened_files) = (Arc::default(), Arc::new(OpenedFiles::record(&file.path, false)));
                 let readers = ReaderPool::new(file.clone());
-                Ok(Store(Arc::new(Inner { readers, writer: None, notifier, file, opened_files })))
+                Ok(Store(Arc::new(Inner {
+                    readers,
+                    writer: None,
+                    notifier,
+                    file,
+                    opened_files,
+                    marks: Default::default(),
+                })))
             }
             result => result,
         }
@@ -168,7 +176,7 @@ impl StoreOptions {
         let notifier = Arc::<Notifier>::default();
         let writer = Some(Writer::start(file.clone(), opened_files.clone(), conn, notifier.clone())?);
         let readers = ReaderPool::new(file.clone());
-        Ok(Store(Arc::new(Inner { readers, writer, notifier, file, opened_files })))
+        Ok(Store(Arc::new(Inner { readers, writer, notifier, file, opened_files, marks: Default::default() })))
     }
 }
 
@@ -210,6 +218,14 @@ impl Store {
         self.0.opened_files.check()
     }
 
+    pub(crate) fn marks(&self) -> &catalog::MarksCache {
+        &self.0.marks
+    }
+
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.0.writer.is_none()
+    }
+
     pub(crate) fn writer(&self) -> Result<&Writer> {
         self.0.writer.as_ref().ok_or_else(|| Error::ReadOnly(self.0.file.path.clone()))
     }
@@ -233,6 +249,12 @@ impl Store {
 
     pub(crate) fn read<T>(&self, body: impl FnOnce(&Db<'_>) -> Result<T>) -> Result<T> {
         self.0.opened_files.check()?;
+        self.read_unchecked(body)
+    }
+
+    /// Reads without a check that the file is in place. For many short reads, between which there are writes: a check
+    /// costs as much as a short read.
+    pub(crate) fn read_unchecked<T>(&self, body: impl FnOnce(&Db<'_>) -> Result<T>) -> Result<T> {
         self.0.readers.with(|conn| body(&self.0.file.db(conn)))
     }
 }

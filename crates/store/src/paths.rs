@@ -55,9 +55,14 @@ pub(crate) fn to_text(path: &OsStr) -> String {
     text
 }
 
+/// Whether a text is the name itself: only a text with the escape character differs from the bytes of its name.
+pub(crate) fn is_plain(text: &str) -> bool {
+    !text.contains(ESCAPE)
+}
+
 /// Decodes a name. U+001A without two hexadecimal digits is copied unchanged.
 pub(crate) fn from_text(text: &str) -> OsString {
-    if !text.contains(ESCAPE) {
+    if is_plain(text) {
         return text.into();
     }
     let mut bytes = Vec::with_capacity(text.len());

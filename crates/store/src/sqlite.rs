@@ -25,7 +25,7 @@ pub(crate) mod writer;
 
 pub use self::busy::retry_while_busy;
 pub use self::change_watcher::ChangeWatcher;
-pub(crate) use self::db::Db;
+pub(crate) use self::db::{Db, enable_triggers};
 pub use self::db::{Durability, nonempty_log};
 pub use self::opened_files::{FileState, OpenedFiles};
 pub use self::publish::{Draft, ExistingFile, PublishError, folder_of, publish, remove_database};
@@ -35,6 +35,6 @@ pub(crate) use self::writer::WriteKind;
 pub use crate::paths::with_suffix;
 
 pub(crate) use rusqlite::params;
-pub(crate) use rusqlite::types::{Type, ValueRef};
+pub(crate) use rusqlite::types::{ToSqlOutput, Type, ValueRef};
 /// What the SQL of the other modules needs from the SQLite library.
 pub(crate) use rusqlite::{CachedStatement, Connection, Error as SqlError, Params, Result as SqlResult, Row, ToSql};

@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use gristmill_pool::clock::ManualClock;
 use gristmill_store::catalog::{
-    Algorithm, Batch, ChangedFile, Digest, FileHash, FileRef, FolderRef, Group, GroupQuery, KnownFile, LinkKind,
-    Listing, ListingStatus, Purged, ReadResult, SortBy, Stat,
+    Algorithm, Batch, ChangedFile, Check, Digest, FileHash, FileRef, FolderRef, Group, GroupQuery, KnownFile, LinkKind,
+    Listing, ListingStatus, Purged, ReadResult, SharedFile, SortBy, Stat,
 };
-use gristmill_store::scans::{FinishedScan, Scan, ScanRequest, ScanTotals};
+use gristmill_store::scans::{FinishedScan, Scan, ScanRequest, ScanScope, ScanTotals};
 use gristmill_store::{Durability, Store, UtcTime};
 use tempfile::TempDir;
 
@@ -81,6 +81,7 @@ impl Fixture {
     fn begin(&self, root: i64) -> Scan {
         let request = ScanRequest {
             root,
+            scope: ScanScope::Root,
             holder: "test".into(),
             settings: String::new(),
             restart: true,
@@ -111,7 +112,10 @@ impl Fixture {
     }
 
     fn folder(&self, root: i64, path: &str) -> FolderRef {
-        let ids = self.query(&format!("SELECT id FROM folders WHERE library_id = {root} AND relative_path = '{path}'"));
+        let ids = self.query(&format!(
+            "SELECT id FROM folders WHERE library_id = {root} AND relative_path = '{}'",
+            path.replace('\'', "''")
+        ));
         let number = |text: &String| text.trim_start_matches("Integer(").trim_end_matches(')').parse().ok();
         FolderRef { root, id: ids.first().and_then(number), path: path.into() }
     }
@@ -119,6 +123,12 @@ impl Fixture {
     /// Returns an empty listing of a whole folder.
     fn whole_listing(&self, scan: &Scan, path: &str) -> Listing {
         Listing { status: ListingStatus::Whole, ..Listing::new(scan.id, self.folder(scan.root, path)) }
+    }
+
+    /// Records folders of which nothing is listed yet.
+    fn record_folders(&self, scan: &Scan, paths: &[&str]) {
+        let part = |path: &&str| Listing { status: ListingStatus::Part, ..self.whole_listing(scan, path) };
+        self.record(paths.iter().map(part).collect());
     }
 
     fn id(&self, path: &str) -> i64 {
@@ -162,7 +172,7 @@ fn fill(fixture: &Fixture, path: &str, files: &[(&str, u64, u8)]) -> i64 {
     let known = fixture.store.catalog().known_entries(&folder, true).expect("its files");
     let hashed = known.files.iter().map(|(known, file)| {
         let content = files.iter().find(|(name, ..)| known == name).expect("its content").2;
-        FileHash::shared(file.id, file.stat, ReadResult::Content(Algorithm::Blake3, hash(content)))
+        FileHash::of_row(file.id, file.stat, ReadResult::Content(Digest::shared(Algorithm::Blake3, hash(content))))
     });
     fixture.store.catalog().write(Batch { hashes: hashed.collect(), ..Batch::default() }).expect("recorded");
     fixture.finish(&scan);
@@ -177,10 +187,8 @@ mod walk_records {
         let fixture = Fixture::new();
         let root = fixture.root("/r");
         let scan = fixture.begin(root);
-        fixture.record(vec![Listing {
-            new_folders: names(&["closed", "gone", "here"]),
-            ..fixture.whole_listing(&scan, "")
-        }]);
+        fixture.record(vec![fixture.whole_listing(&scan, "")]);
+        fixture.record_folders(&scan, &["closed", "gone", "here"]);
         fixture.record(vec![
             Listing { status: ListingStatus::Failed("closed".into()), ..fixture.whole_listing(&scan, "closed") },
             fixture.whole_listing(&scan, "here"),
@@ -252,11 +260,10 @@ mod walk_records {
         let fixture = Fixture::new();
         let root = fixture.root("/r");
         let first = fixture.begin(root);
-        let digest = |shared| Digest { algorithm: Algorithm::Sha256, hash: hash(1), shared };
+        let digest = |make: fn(Algorithm, Vec<u8>) -> Digest| make(Algorithm::Sha256, hash(1));
         let top = Listing {
             new_files: vec![("a".into(), stat(10, 1)), ("b".into(), stat(10, 2)), ("c".into(), stat(0, 3))],
-            contents: vec![(0, digest(false)), (1, digest(true))],
-            new_folders: names(&["f", "g", "h"]),
+            contents: vec![(0, digest(Digest::unshared)), (1, digest(Digest::shared))],
             ..fixture.whole_listing(&first, "")
         };
         let below = |path: &str| Listing {
@@ -270,7 +277,9 @@ mod walk_records {
         assert_eq!(fixture.record(listings.clone()), 0);
         let once = fixture.all_rows();
         assert_eq!(once.len(), 4 + 6);
-        assert_eq!(fixture.record(listings), 0);
+        // A resumed scan finds the files among the rows of their folders.
+        let known = listings.into_iter().map(|listing| Listing { new_files: vec![], contents: vec![], ..listing });
+        assert_eq!(fixture.record(known.collect()), 0);
         assert_eq!(fixture.all_rows(), once);
         fixture.finish(&first);
 
@@ -324,7 +333,7 @@ mod files {
         FROM library_files WHERE relative_path = 'f/a'";
 
     fn history(fixture: &Fixture) -> String {
-        fixture.query(HISTORY_SQL).remove(0).replace(" 00:00:00.000000", "")
+        fixture.query(HISTORY_SQL).remove(0).replace(" 00:00:00.000000", "").replace(" 00:00:00", "")
     }
 
     #[test]
@@ -332,8 +341,8 @@ mod files {
         let fixture = Fixture::new();
         let root = fixture.root("/r");
         let first = fixture.begin(root);
-        let digest = Digest { algorithm: Algorithm::Blake3, hash: hash(1), shared: true };
-        fixture.record(vec![Listing { new_folders: names(&["f"]), ..fixture.whole_listing(&first, "") }]);
+        let digest = Digest::shared(Algorithm::Blake3, hash(1));
+        fixture.record(vec![fixture.whole_listing(&first, "")]);
         fixture.record(vec![Listing {
             new_files: vec![("a".into(), stat(10, 1))],
             contents: vec![(0, digest)],
@@ -360,7 +369,7 @@ mod files {
         assert_eq!(history(&fixture), missing, "last seen by the second scan");
         let folder = "SELECT first_seen_at, removed_at FROM folders WHERE relative_path = 'f'";
         assert_eq!(
-            fixture.query(folder)[0].replace(" 00:00:00.000000", ""),
+            fixture.query(folder)[0].replace(".000000", "").replace(" 00:00:00", ""),
             r#"Text("2026-01-01") Text("2026-01-03")"#
         );
         fixture.finish(&third);
@@ -372,7 +381,10 @@ mod files {
         let back = vec![changed(fixture.id("f/a"), stat(10, 1))];
         fixture.record(vec![Listing { changed_files: back, ..fixture.whole_listing(&fourth, "f") }]);
         assert_eq!(history(&fixture), present.replace("Integer(1)", "Integer(4)"));
-        assert_eq!(fixture.query(folder)[0].replace(" 00:00:00.000000", ""), r#"Text("2026-01-01") Null"#);
+        assert_eq!(
+            fixture.query(folder)[0].replace(".000000", "").replace(" 00:00:00", ""),
+            r#"Text("2026-01-01") Null"#
+        );
 
         // A changed file keeps only its creation time.
         let other = vec![changed(fixture.id("f/a"), stat(11, 1))];
@@ -392,7 +404,7 @@ mod files {
             (Stat { inode: 2, ..same }, false),
         ] {
             for (read, expected) in
-                [(ReadResult::Content(Algorithm::Sha3, hash(1)), true), (ReadResult::Samples(5), false)]
+                [(ReadResult::Content(Digest::shared(Algorithm::Sha3, hash(1))), true), (ReadResult::Samples(5), false)]
             {
                 let fixture = Fixture::new();
                 let scan = fixture.begin(fixture.root("/r"));
@@ -402,7 +414,7 @@ mod files {
                 fixture
                     .store
                     .catalog()
-                    .write(Batch { hashes: vec![FileHash::shared(id, same, read)], ..Batch::default() })
+                    .write(Batch { hashes: vec![FileHash::of_row(id, same, read)], ..Batch::default() })
                     .expect("recorded");
                 fixture.record(vec![Listing {
                     changed_files: vec![changed(id, now)],
@@ -437,7 +449,7 @@ mod files {
             fixture
                 .store
                 .catalog()
-                .write(Batch { hashes: vec![FileHash::shared(id, stat, result)], ..Batch::default() })
+                .write(Batch { hashes: vec![FileHash::of_row(id, stat, result)], ..Batch::default() })
                 .expect("recorded")
         };
         let columns =
@@ -450,7 +462,7 @@ mod files {
             assert_eq!(fixture.query(columns)[0], expected);
         }
         assert_eq!(fixture.store.catalog().count_failed(root).expect("a number"), 1);
-        record(ReadResult::Content(Algorithm::Blake3, hash(1)));
+        record(ReadResult::Content(Digest::shared(Algorithm::Blake3, hash(1))));
         assert_eq!(fixture.query(columns)[0], "Integer(0) Null Null Null");
         assert_eq!(fixture.store.catalog().count_failed(root).expect("a number"), 0);
         assert_eq!(record(ReadResult::Gone).missing, 1);
@@ -470,8 +482,7 @@ mod files {
             (changed, 6, true, "Integer(6)"),
             (stat(1_000_000, 1_000), 7, false, "Integer(6)"),
         ] {
-            let file_hash =
-                FileHash { file, stat, result: ReadResult::Samples(samples), shared: false, differs, racy: false };
+            let file_hash = FileHash { file, stat, result: ReadResult::Samples(samples), differs, racy: false };
             let batch = Batch { hashes: vec![file_hash], ..Batch::default() };
             fixture.store.catalog().write(batch).expect("written");
             assert_eq!(fixture.query("SELECT edges FROM library_files"), [expected]);
@@ -490,20 +501,20 @@ mod files {
         let file_hash = |file| FileHash {
             file,
             stat: stat(10, 1),
-            result: ReadResult::Content(Algorithm::Blake3, hash(1)),
-            shared: false,
+            result: ReadResult::Content(Digest::unshared(Algorithm::Blake3, hash(1))),
             differs: false,
             racy: false,
         };
         let batch = Batch {
             listings: vec![(3, listing)],
             hashes: vec![file_hash(FileRef::New(3, 0)), file_hash(FileRef::New(3, 1))],
-            shared: vec![FileRef::New(3, 1)],
+            shared: vec![SharedFile { file: FileRef::New(3, 1), digest: None }],
+            holder: None,
         };
         let written = fixture.store.catalog().write(batch).expect("written");
         assert_eq!(written.ids[&3], [fixture.id("a"), fixture.id("b")]);
         assert_eq!(fixture.groups(&GroupQuery::default()), []);
-        let shared = vec![FileRef::Row(fixture.id("a"))];
+        let shared = vec![SharedFile { file: FileRef::Row(fixture.id("a")), digest: None }];
         for _ in 0..2 {
             let batch = Batch { shared: shared.clone(), ..Batch::default() };
             fixture.store.catalog().write(batch).expect("written");
@@ -525,8 +536,7 @@ mod maintenance {
         let fixture = Fixture::new();
         let root = fill(&fixture, "/r", &[("a", 1, 1), ("b", 2, 2), ("c", 3, 3)]);
         let scan = fixture.begin(root);
-        fixture.record(vec![Listing { new_folders: names(&["f", "g"]), ..fixture.whole_listing(&scan, "") }]);
-        fixture.record(vec![Listing { new_folders: names(&["h"]), ..fixture.whole_listing(&scan, "f") }]);
+        fixture.record_folders(&scan, &["f", "g", "f/h"]);
         for (number, file, folder) in [(1, "a", "f"), (2, "b", "g")] {
             fixture.clock.set_unix_micros(day(number).micros());
             fixture.record(vec![Listing {
@@ -564,12 +574,8 @@ mod maintenance {
         let fixture = Fixture::new();
         let root = fill(&fixture, "/r", &[("a", 10, 1), ("b", 10, 1), ("gone", 5, 2), ("empty", 0, 0)]);
         let scan = fixture.begin(root);
-        fixture.record(vec![Listing {
-            new_folders: names(&["f", "it's"]),
-            missing_files: vec![fixture.id("gone")],
-            ..fixture.whole_listing(&scan, "")
-        }]);
-        fixture.record(vec![Listing { new_folders: names(&["g"]), ..fixture.whole_listing(&scan, "f") }]);
+        fixture.record(vec![Listing { missing_files: vec![fixture.id("gone")], ..fixture.whole_listing(&scan, "") }]);
+        fixture.record_folders(&scan, &["f", "it's"]);
         fixture.record(vec![Listing {
             new_files: vec![("x".into(), stat(7, 70)), ("y".into(), stat(8, 71))],
             ..fixture.whole_listing(&scan, "f/g")
@@ -603,6 +609,31 @@ mod maintenance {
         }
         assert_eq!(broken(&fixture), [], "after {sql}");
         assert!(fixture.store.catalog().repair().expect("repaired").iter().all(|check| check.repaired == 0));
+    }
+
+    #[test]
+    fn table_of_groups_is_checked_and_repaired() {
+        let fixture = Fixture::new();
+        fill(&fixture, "/r", &[("a", 10, 1), ("b", 10, 1), ("c", 20, 2), ("d", 20, 2)]);
+        assert_eq!(fixture.groups(&GroupQuery::default()).len(), 2);
+        for change in [
+            "DELETE FROM duplicate_groups WHERE size_bytes = 10",
+            "UPDATE duplicate_groups SET copies = 3 WHERE size_bytes = 20",
+            "UPDATE duplicate_groups SET first_path = 'x'",
+            "UPDATE duplicate_group_state SET reclaimable_bytes = 1",
+        ] {
+            fixture.sql(change);
+            let broken =
+                |checks: Vec<Check>| checks.into_iter().map(|check| (check.broken, check.repaired)).next_back();
+            let found = broken(fixture.store.catalog().verify().expect("a check")).expect("a rule");
+            assert!(found.0 > 0, "{change}");
+            assert_eq!(
+                broken(fixture.store.catalog().repair().expect("repaired")),
+                Some((found.0, found.0)),
+                "{change}"
+            );
+            assert_eq!(broken(fixture.store.catalog().verify().expect("a check")), Some((0, 0)), "{change}");
+        }
     }
 
     #[test]
@@ -685,7 +716,7 @@ mod groups {
     /// Asserts the contents of the groups, in order.
     #[track_caller]
     fn check(fixture: &Fixture, query: &GroupQuery, expected: &[u8]) {
-        let found: Vec<u8> = fixture.groups(query).iter().map(|group| group.hash[0]).collect();
+        let found: Vec<u8> = fixture.groups(query).iter().map(|group| group.key.hash[0]).collect();
         assert_eq!(found, expected, "{query:?}");
         let all = fixture.store.catalog().groups(&query.clone().limit(0)).expect("groups");
         assert_eq!((all.groups.len(), all.total), (0, expected.len() as u64));
@@ -696,7 +727,7 @@ mod groups {
                 let page = query.clone().limit(size).offset(offset);
                 let page = fixture.store.catalog().groups(&page).expect("groups");
                 assert_eq!((page.total, page.files, page.reclaimable), (all.total, all.files, all.reclaimable));
-                pages.extend(page.groups.iter().map(|group| group.hash[0]));
+                pages.extend(page.groups.iter().map(|group| group.key.hash[0]));
             }
             assert_eq!(pages, expected, "{query:?} by {size}");
         }
@@ -805,11 +836,10 @@ mod control_plane_file {
         // The walk finds no recorded entries in the folder, so every file is new to it.
         let folder = fixture.store.catalog().root_folder(1).expect("a root folder");
         assert!(fixture.store.catalog().known_entries(&folder, true).expect("nothing").files.is_empty());
-        let read = Digest { algorithm: Algorithm::Blake3, hash: hash(9), shared: true };
+        let read = Digest::shared(Algorithm::Blake3, hash(9));
         let top = Listing {
             new_files: vec![("same".into(), stat(10, 1)), ("new".into(), stat(20, 9))],
             contents: vec![(0, read)],
-            new_folders: names(&["f"]),
             ..fixture.whole_listing(&scan, "")
         };
         let below = |scan: &Scan| Listing {
@@ -847,7 +877,6 @@ mod control_plane_file {
         let missing = known.files.iter().filter(|(name, _)| name != "same").map(|(_, file)| file.id);
         let listing = Listing {
             new_files: vec![("same".into(), stat(10, 1))],
-            new_folders: names(&["f"]),
             missing_files: missing.collect(),
             ..fixture.whole_listing(&scan, "")
         };

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use gristmill_pool::clock::ManualClock;
 use gristmill_store::catalog::{
-    Algorithm, Batch, ChangedFile, FileHash, FolderRef, Listing, ListingStatus, ReadResult, Stat,
+    Algorithm, Batch, ChangedFile, Digest, FileHash, FolderRef, Listing, ListingStatus, ReadResult, Stat,
 };
-use gristmill_store::scans::{Duplicates, FinishedScan, LEASE, Scan, ScanRequest, ScanTotals, WalkRecord};
+use gristmill_store::scans::{Duplicates, FinishedScan, LEASE, Scan, ScanRequest, ScanScope, ScanTotals, WalkRecord};
 use gristmill_store::{Durability, Error, Store, UtcTime};
 use tempfile::TempDir;
 
@@ -35,6 +35,7 @@ impl Fixture {
     fn request(&self, holder: &str) -> ScanRequest {
         ScanRequest {
             root: self.root,
+            scope: ScanScope::Root,
             holder: holder.into(),
             settings: "all".into(),
             restart: false,
@@ -115,6 +116,49 @@ fn other_settings_or_restart_begin_a_new_scan() {
         fixture.finish(&second, ScanTotals::default(), None).expect("finished");
     }
     assert_eq!(fixture.sessions(), ["failed - replaced by a new scan", "succeeded - -"].repeat(2));
+}
+
+/// A scan of a part neither finishes a root that was never scanned completely nor replaces a scan of the whole root.
+#[test]
+fn scan_of_a_part_leaves_the_root_as_unfinished_as_it_was() {
+    for scope in [ScanScope::KnownFiles, ScanScope::NamedFiles] {
+        let fixture = Fixture::new();
+        let scans = fixture.store.scans();
+        let root = || fixture.store.roots().list().expect("roots").remove(0);
+        let part = |settings: &str| ScanRequest { scope, settings: settings.into(), ..fixture.request("alive") };
+        let totals = ScanTotals { files: 2, ..ScanTotals::default() };
+        let finish = |scan: &Scan| {
+            let finished = FinishedScan { id: scan.id, root: scan.root, totals, walk: None };
+            scans.finish(vec![finished], "alive", None).expect("finished");
+        };
+        finish(&scans.begin(part("part")).expect("a scan"));
+        assert_eq!((root().last_scanned_at, scans.unfinished().expect("roots")), (None, vec![fixture.root]));
+        let named = if scope == ScanScope::NamedFiles { vec![(fixture.root, 2)] } else { Vec::new() };
+        assert_eq!(scans.partly_scanned().expect("roots"), named);
+
+        let whole = fixture.begin("dead").expect("a scan of the whole root");
+        let first = scans.begin(part("part")).expect("a scan of a part");
+        assert!(scans.heartbeat(vec![whole.id], "dead").is_err(), "the killed scan is no longer held");
+        assert!(fixture.begin("other").is_err(), "the root is held by the scan of a part");
+        scans.release(first.id, "alive").expect("released");
+        let second = scans.begin(part("another part")).expect("it replaces the scan of a part");
+        finish(&second);
+        assert!(scans.heartbeat(vec![first.id], "alive").is_err());
+        assert_eq!(scans.unfinished().expect("roots"), [fixture.root]);
+        assert_eq!(scans.partly_scanned().expect("roots"), [], "a scan of the whole root is unfinished");
+        let third = scans.begin(part("part")).expect("a scan of a part");
+        scans.release(third.id, "alive").expect("released");
+        let resumed = fixture.begin("alive").expect("a scan of the whole root");
+        assert_eq!((resumed.id, resumed.resumed), (whole.id, true));
+        fixture.finish(&resumed, totals, None).expect("finished");
+        assert_eq!(scans.unfinished().expect("roots"), [0; 0]);
+
+        let since = root().last_scanned_at;
+        fixture.tick();
+        finish(&scans.begin(part("part")).expect("a scan of a part"));
+        assert_eq!(root().last_scanned_at == since, scope == ScanScope::NamedFiles, "{scope:?}");
+        assert_eq!(scans.partly_scanned().expect("roots"), []);
+    }
 }
 
 #[test]
@@ -211,31 +255,30 @@ fn root_is_not_removed_while_it_is_scanned() {
 fn full_comparison_is_reused_until_the_catalog_changes() {
     let fixture = Fixture::new();
     let duplicates = Duplicates { groups: 1, files: 2, reclaimable: 3 };
-    let settled =
-        |method: &str, own: &[i64]| fixture.store.scans().last_full_comparison(method, own).expect("a result");
+    let settled = |method: &str, own: &[i64]| fixture.store.scans().is_compared_with(method, own).expect("a result");
     let finish = |settled| {
         fixture.tick();
         let scan = fixture.begin("alive").expect("a new scan");
         fixture.finish(&scan, ScanTotals::default(), settled).expect("finished");
     };
-    assert_eq!(settled("blake3", &[]), None);
+    assert!(!settled("blake3", &[]));
     finish(Some(("blake3", duplicates)));
-    assert_eq!(settled("blake3", &[]), Some(duplicates));
-    assert_eq!(settled("sha256", &[]), None);
+    assert!(settled("blake3", &[]));
+    assert!(!settled("sha256", &[]));
     // Neither after a scan without a full comparison, nor during another scan; the caller's own scan does not count.
     finish(None);
-    assert_eq!(settled("blake3", &[]), None);
+    assert!(!settled("blake3", &[]));
     finish(Some(("blake3", duplicates)));
     let third = fixture.begin("alive").expect("a new scan");
-    assert_eq!(settled("blake3", &[]), None);
-    assert_eq!(settled("blake3", &[third.id]), Some(duplicates));
+    assert!(!settled("blake3", &[]));
+    assert!(settled("blake3", &[third.id]));
     // Nor after two concurrent scans: the one that ended last may not have compared files that the other added.
     let other = fixture.store.roots().register(Path::new("/other")).expect("a root").id;
     let fourth =
         fixture.store.scans().begin(ScanRequest { root: other, ..fixture.request("alive") }).expect("a new scan");
     fixture.finish(&fourth, ScanTotals::default(), Some(("blake3", duplicates))).expect("finished");
     fixture.finish(&third, ScanTotals::default(), Some(("blake3", duplicates))).expect("finished");
-    assert_eq!(settled("blake3", &[]), None);
+    assert!(!settled("blake3", &[]));
     // Moved, repaired or deleted rows clear the settled mark.
     let undo: [&dyn Fn(); 3] = [
         &|| drop(fixture.store.roots().register(Path::new("/r/in")).expect("a root")),
@@ -244,9 +287,9 @@ fn full_comparison_is_reused_until_the_catalog_changes() {
     ];
     for undo in undo {
         finish(Some(("blake3", duplicates)));
-        assert_eq!(settled("blake3", &[]), Some(duplicates));
+        assert!(settled("blake3", &[]));
         undo();
-        assert_eq!(settled("blake3", &[]), None);
+        assert!(!settled("blake3", &[]));
     }
 }
 
@@ -264,7 +307,7 @@ fn scan_that_ends_while_another_is_unfinished_is_not_settled() {
     // It replaces the killed scan, which is marked as failed at the time when this one begins.
     let third =
         fixture.store.scans().begin(ScanRequest { restart: true, ..fixture.request("alive") }).expect("a new scan");
-    assert_eq!(fixture.store.scans().last_full_comparison("blake3", &[third.id]).expect("a result"), None);
+    assert!(!fixture.store.scans().is_compared_with("blake3", &[third.id]).expect("a result"));
     assert!(!fixture.store.scans().is_fully_compared(&[]).expect("a result"));
     fixture.finish(&third, ScanTotals::default(), Some(("blake3", duplicates))).expect("finished");
     assert!(fixture.store.scans().is_fully_compared(&[]).expect("a result"));
@@ -301,11 +344,11 @@ fn every_write_that_changes_a_file_clears_the_settled_mark() {
         assert!(!settled(), "{listing:?}");
     }
     settle();
-    let result = ReadResult::Content(Algorithm::Sha256, vec![1; 32]);
+    let result = ReadResult::Content(Digest::shared(Algorithm::Sha256, vec![1; 32]));
     fixture
         .store
         .catalog()
-        .write(Batch { hashes: vec![FileHash::shared(1, stat, result)], ..Batch::default() })
+        .write(Batch { hashes: vec![FileHash::of_row(1, stat, result)], ..Batch::default() })
         .expect("recorded");
     assert!(!settled(), "a file was read with another algorithm");
 }

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use gristmill_store::catalog::{Batch, Listing, Stat};
-use gristmill_store::scans::ScanRequest;
+use gristmill_store::scans::{ScanRequest, ScanScope};
 use gristmill_store::tasks::NewTask;
 use gristmill_store::{Durability, Error, Result, Store, WriteHandle};
 
@@ -57,6 +57,7 @@ impl Fixture {
         let root = store.roots().register(folder.path()).unwrap().id;
         let request = ScanRequest {
             root,
+            scope: ScanScope::Root,
             holder: "test".to_owned(),
             settings: String::new(),
             restart: false,

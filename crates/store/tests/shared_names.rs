@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use gristmill_store::catalog::LinkKind::{self, HardLinked, Single, Unknown, ViaSymlink};
 use gristmill_store::catalog::{FolderRef, Listing, ListingStatus, Node, Stat, UNSTABLE_INODES};
-use gristmill_store::scans::ScanRequest;
+use gristmill_store::scans::{ScanRequest, ScanScope};
 use gristmill_store::{Durability, Store};
 
 /// Number of a filesystem with unstable inode numbers.
@@ -21,8 +21,14 @@ fn files_of_inode(inode: u64, rows: &[(Option<u64>, u64, i64, LinkKind)]) -> Vec
     let store = Store::options().durability(Durability::Normal).open(folder.path().join("c.db")).unwrap();
     let catalog = store.catalog();
     let root = store.roots().register(Path::new("/r")).unwrap().id;
-    let request =
-        ScanRequest { root, holder: "test".into(), settings: String::new(), restart: true, is_alive: |_| None };
+    let request = ScanRequest {
+        root,
+        scope: ScanScope::Root,
+        holder: "test".into(),
+        settings: String::new(),
+        restart: true,
+        is_alive: |_| None,
+    };
     let scan = store.scans().begin(request).unwrap().id;
     let listing = |(number, (filesystem, device, ctime_ns, links)): (u32, &(Option<u64>, u64, i64, LinkKind))| {
         let folder = FolderRef { root, id: None, path: PathBuf::from(number.to_string()) };

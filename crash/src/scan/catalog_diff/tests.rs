@@ -14,7 +14,7 @@ const SCANNED: &str = "
     INSERT INTO folders (id, library_id, relative_path, walked_scan_id) VALUES (1, 1, '', 1);
     INSERT INTO library_files (library_id, folder_id, relative_path, size_bytes, mtime_ns, ctime_ns, inode, device,
         needs_hash, hash_algorithm, content_hash, edges, last_seen_scan_id)
-    VALUES (1, 1, 'a', 3, 1, 1, 1, 1, 0, 'blake3', x'01', NULL, 1), (1, 1, 'b', 3, 1, 1, 2, 1, 0, 'blake3', x'01', NULL, 1),
+    VALUES (1, 1, 'a', 3, 1, 1, 1, 1, 0, 'blake3', x'01', 1, 1), (1, 1, 'b', 3, 1, 1, 2, 1, 0, 'blake3', x'01', 1, 1),
         (1, 1, 'large', 70000, 1, 1, 3, 1, 0, 'blake3', x'02', 5, 1), (1, 1, 'other name', 70000, 1, 1, 3, 1, 0, 'blake3',
         x'02', 5, 1);";
 
@@ -94,8 +94,10 @@ fn remaining_work_follows_from_what_was_committed() {
     let unread = "UPDATE library_files SET content_hash = NULL, hash_algorithm = NULL WHERE inode = 3;";
     // Two names of one inode are one file to read.
     check_remaining(&with(unread), (Phase::Contents, 0, 1, 0));
-    let unsampled = format!("{unread} UPDATE library_files SET edges = NULL;");
+    let unsampled = format!("{unread} UPDATE library_files SET edges = NULL WHERE inode = 3;");
     check_remaining(&with(&unsampled), (Phase::Samples, 0, 1, 1));
+    // A small file has no samples of its own: it is read as a whole for them.
+    check_remaining(&with("UPDATE library_files SET edges = NULL WHERE inode = 2;"), (Phase::Samples, 0, 1, 0));
     // A hash of an earlier version of the file does not count.
     check_remaining(&with("UPDATE library_files SET mtime_ns = 0 WHERE inode = 2;"), (Phase::Samples, 0, 1, 0));
     let unwalked = "UPDATE scan_sessions SET walked_at = NULL; UPDATE folders SET walked_scan_id = NULL;";

@@ -2,13 +2,21 @@
 //!
 //! Owns how missing data is reported in every output format. `gristmill_dedup` finds what is missing.
 
+use std::path::PathBuf;
+
 use gristmill_dedup::{Coverage, coverage};
-use gristmill_store::Store;
+use gristmill_store::{Store, display_path};
 use serde_json::{Map, Value, json};
 
 use super::root_paths::path_text;
 use crate::error::Error;
 use crate::hints::Hints;
+
+/// Returns one line for each root whose last scan had filters, for questions about files that no scan has found.
+pub(super) fn filter_notes(roots: &[PathBuf]) -> String {
+    let line = |root: &PathBuf| format!("files that the filters of {} exclude are not known\n", display_path(root));
+    roots.iter().map(line).collect()
+}
 
 /// What the catalog lacks, and how to complete it.
 pub(super) struct Completeness {
@@ -20,6 +28,11 @@ impl Completeness {
     /// Checks the given roots, or all roots if none is given.
     pub(super) fn new(store: &Store, roots: &[i64], hints: &Hints) -> Result<Self, Error> {
         Ok(Completeness { coverage: coverage(store, roots)?, hints: hints.clone() })
+    }
+
+    /// Reports what another question has found.
+    pub(super) fn of(coverage: Coverage, hints: &Hints) -> Self {
+        Completeness { coverage, hints: hints.clone() }
     }
 
     pub(super) fn is_complete(&self) -> bool {
@@ -34,7 +47,7 @@ impl Completeness {
     pub(super) fn insert_into(&self, object: &mut Map<String, Value>) {
         let Coverage { complete, unread_files, unreadable_files, unreachable_files, .. } = &self.coverage;
         let Coverage { unreadable_folders, unscanned_folders, unfinished_roots, absent_roots, .. } = &self.coverage;
-        let paths = |paths: &[std::path::PathBuf]| paths.iter().map(|path| path_text(path)).collect::<Vec<_>>();
+        let paths = |paths: &[PathBuf]| paths.iter().map(|path| path_text(path)).collect::<Vec<_>>();
         let fields = [
             ("complete", json!(complete)),
             ("unread_files", json!(unread_files)),

@@ -1,14 +1,18 @@
-//! `gristmill folders`: lists identical or similar folders, from the catalog.
+//! `gristmill folders`: lists identical, similar or contained folders, from the catalog.
 //!
-//! Owns the query. `summary` writes the result; `gristmill_dedup::folders` compares folders.
+//! Owns the query. `summary` and `contained` write the result; `gristmill_dedup::folders` compares folders.
 
+mod contained;
 mod summary;
 
 use std::path::PathBuf;
 
-use gristmill_dedup::folders::{FolderOptions, SimilarOptions, find_identical, find_similar};
+use gristmill_dedup::folders::{
+    ContainedOptions, FolderOptions, SimilarOptions, find_contained, find_identical, find_similar,
+};
 use serde_json::Value;
 
+use self::contained::ContainedView;
 use self::summary::{IdenticalView, ListView, SimilarView};
 use super::completeness::Completeness;
 use super::paging::{Offset, Paging};
@@ -16,6 +20,7 @@ use super::root_paths::{RootPaths, select_roots};
 use super::value_parsers::size;
 use crate::context::Context;
 use crate::error::{Error, Outcome};
+use crate::progress::while_showing;
 
 const HELP: &str = "\
 Folders are identical if they have the same contents and layout; file names are ignored unless --match-names is given. \
@@ -30,12 +35,20 @@ number of all files of both. Each pair states its differences: files that only o
 same name that differ, with their modification times (up to --list entries each), a different layout, and entries that \
 were not scanned. Of identical folders, only the first by path is compared.
 
+With --contained, folders are listed whose files are all in another folder, which has more: each of their contents \
+occurs in that folder or below it at least once, wherever it is and whatever its name; with --match-names, each file \
+has the same path in both folders. Below each are the innermost folders that contain it, the smallest first (up to \
+--list of them). Folders inside a contained one are not listed again, and identical folders do not count as contained. \
+Reclaimable is what deleting the folder frees. Delete one folder and scan again before you delete the next: the other \
+lines may rely on it.
+
 The lists come from the catalog: scanned folders are not read and nothing is changed. A root is a folder you have \
-scanned. The cursor of --after is the number of groups or pairs already shown.
+scanned. The cursor of --after is the number of groups, pairs or folders already shown.
 
 Examples:
   gristmill folders
   gristmill folders --match-names --min-size 100MiB
+  gristmill folders --contained --min-files 10
   gristmill folders --partial --min-similarity 80 --root ~/Pictures
   gristmill folders --partial --json | jq '.items[] | [.similarity, .a.path, .b.path]'";
 
@@ -47,15 +60,20 @@ pub(crate) struct Args {
     match_names: bool,
 
     /// List similar folders that are not identical
-    #[arg(long)]
+    #[arg(long, group = "kind")]
     partial: bool,
+
+    /// List folders whose files are all in another folder, which has more
+    #[arg(long, group = "kind")]
+    contained: bool,
 
     /// With --partial: minimum similarity in percent [default: 50]
     #[arg(long, value_name = "PERCENT", requires = "partial", value_parser = percent)]
     min_similarity: Option<u8>,
 
-    /// With --partial: list at most N files for each difference [default: 10]
-    #[arg(long, value_name = "N", requires = "partial")]
+    /// With --partial: list at most N files for each difference; with --contained: at most N folders around each
+    /// [default: 10]
+    #[arg(long, value_name = "N", requires = "kind")]
     list: Option<usize>,
 
     /// List only folders with at least this size; with --partial, in common
@@ -73,6 +91,9 @@ pub(crate) struct Args {
     #[command(flatten)]
     paging: Paging<Offset>,
 }
+
+/// Shown while the catalog is read.
+const COMPARING: &str = "comparing folders";
 
 pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
     let slice = args.paging.slice(context.output.is_json());
@@ -96,15 +117,26 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
         options.roots = roots;
         options.limit = slice.offset.saturating_add(slice.limit);
         options.list = args.list.unwrap_or(10);
-        let found = find_similar(&store, &options)?;
+        let found = while_showing(context.quiet, COMPARING, || find_similar(&store, &options))?;
         let pairs = found.pairs.get(slice.offset..).unwrap_or_default();
         let view = SimilarView { pairs, list: list(found.total) };
+        print(view.json(), &|| view.text())?;
+    } else if args.contained {
+        let mut options = ContainedOptions::default();
+        (options.match_names, options.min_size) = (match_names, min_size);
+        (options.min_files, options.roots) = (min_files, roots);
+        options.list = args.list.unwrap_or(10);
+        let found = while_showing(context.quiet, COMPARING, || find_contained(&store, &options))?;
+        let wholly = found.iter().filter(|folder| folder.wholly).count() as u64;
+        let end = slice.offset.saturating_add(slice.limit).min(found.len());
+        let folders = found.get(slice.offset..end).unwrap_or_default();
+        let view = ContainedView { folders, wholly, list: list(found.len()) };
         print(view.json(), &|| view.text())?;
     } else {
         let mut options = FolderOptions::default();
         (options.match_names, options.min_size) = (match_names, min_size);
         (options.min_files, options.roots) = (min_files, roots);
-        let found = find_identical(&store, &options)?;
+        let found = while_showing(context.quiet, COMPARING, || find_identical(&store, &options))?;
         let groups: Vec<_> = found.iter().skip(slice.offset).take(slice.limit).collect();
         let identical = found.iter().filter(|group| group.identical).count() as u64;
         let view = IdenticalView { groups: &groups, identical, list: list(found.len()) };

@@ -17,6 +17,7 @@ use crate::context::Context;
 use crate::error::{Error, Outcome};
 use crate::files;
 use crate::output::path;
+use crate::progress::while_showing;
 use crate::units::bytes;
 
 const HELP: &str = "\
@@ -43,7 +44,8 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
     let to_stdout = args.html.as_os_str() == "-";
     let target = if to_stdout { None } else { Some(target(&args.html, args.force)?) };
     let (store, _) = context.open_catalog()?;
-    let page = html(&store, &ReportOptions::new(UtcTime::of(Clock::system())))?;
+    let options = ReportOptions::new(UtcTime::of(Clock::system()));
+    let page = while_showing(context.quiet, "reading the catalog", || html(&store, &options))?;
     let Some(target) = target else {
         return context.output.print(&json!({"html": page}), |_| page.clone());
     };

@@ -24,7 +24,7 @@ Examples:
   gristmill roots remove ~/Pictures";
 
 const LIST: &str = "\
-Counts and filters are those of the last scan that finished. If a root is inside another root, its files are counted \
+Counts and filters are those of the last scan that finished; a scan of named files changes only the counts. If a root is inside another root, its files are counted \
 only there. A file with several hard links counts once in the size.
 
 Examples:
@@ -143,7 +143,7 @@ fn scan_options(root: &Root) -> String {
             (_, Value::Array(patterns)) => {
                 patterns.iter().filter_map(Value::as_str).map(|pattern| format!("{flag} '{pattern}'")).collect()
             }
-            ("min_size" | "max_size", value) => {
+            ("min_size" | "max_size" | "max_depth", value) => {
                 value.as_u64().map(|size| format!("{flag} {size}")).into_iter().collect()
             }
             (_, value) => timestamp(value).map(|at| format!("{flag} '{at}'")).into_iter().collect(),
@@ -165,7 +165,11 @@ fn table(output: &Output, hints: &Hints, roots: &[Root]) -> String {
             or_dash(number(root.folders).map(thousands)),
             or_dash(number(root.files).map(thousands)),
             or_dash(number(root.bytes).map(bytes)),
-            root.last_scanned_at.map_or_else(|| "not finished".to_owned(), time),
+            match root.last_scanned_at {
+                Some(at) => time(at),
+                None if root.files.is_some() => "only named files".to_owned(),
+                None => "not finished".to_owned(),
+            },
             path(&root.path),
         ]
     };

@@ -1,11 +1,13 @@
 //! `gristmill scan`: walks folders, hashes files that can be duplicates, and stores both in the catalog.
 //!
-//! Owns the options of a scan. `progress` shows the running scan and `summary` its result; `gristmill_dedup` scans.
+//! Owns the options of a scan. `inputs` reads which folders and files to scan, `progress` shows the running scan and
+//! `summary` its result; `gristmill_dedup` scans.
 
+mod inputs;
 mod progress;
 mod summary;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -14,18 +16,26 @@ use gristmill_store::Store;
 use gristmill_store::roots::Root;
 use jiff::Timestamp;
 
+use self::inputs::Inputs;
 use self::summary::ScanSummaryView;
 use super::completeness::Completeness;
 use super::confirm::confirm;
-use super::value_parsers::{size, timestamp};
+use super::value_parsers::{nanoseconds, size, timestamp};
 use crate::context::{Context, open_or_create, store_options};
 use crate::error::{Error, Outcome};
 use crate::output::{note, path};
 use crate::settings::keys;
 use crate::supervisor::with_progress;
+use crate::units::thousands;
 
 const HELP: &str = "\
 The first scan of a folder registers it as a root: the folder with everything below it.
+
+A file can be named instead of a folder, also in a list (--files-from). Only the named files of its root are examined \
+then, and duplicates are searched among them and all files scanned before. A root of which only named files were \
+scanned is reported as not scanned completely. A file in no root registers its folder. Names are relative to the \
+current folder; a name without a file is an error, unless the catalog has the file, which is then marked missing. A \
+list with a NUL byte has NUL bytes between its names (find -print0), any other list has line ends.
 
 Only files that can be duplicates are read: those with the same size as another file of any root. Of large files, the \
 first and last blocks are compared before all of the content is read. No file is changed. If a scan is stopped or \
@@ -38,7 +48,7 @@ Patterns match the path inside the scanned folder:
   /mnt/nas/tmp     an absolute path inside a scanned folder
   a/**/b           ** is any number of folders; * and ? do not match a slash
   {jpg,png} [ab]   alternatives, characters; \\* is a literal star
-Patterns are case-sensitive unless --ignore-case is given. An excluded folder is excluded with everything below it. \
+Patterns are case-sensitive unless --ignore-case is given, which applies to .gitignore files too. An excluded folder is excluded with everything below it. \
 Filters apply to this scan only: a later scan without them includes the files again. Files of an earlier scan that no \
 longer match are no longer listed; their hashes are kept. A pattern that cannot match anything is reported as a warning.
 
@@ -58,14 +68,20 @@ Examples:
   gristmill scan ~/Pictures
   gristmill scan /mnt/nas ~/Downloads --exclude '*.part' --min-size 1MiB
   gristmill scan /mnt/nas --mode walk
+  gristmill scan photo.jpg video.mp4
+  find ~/Pictures -newer stamp -type f -print0 | gristmill scan --files-from -
   gristmill scan --json | jq .reclaimable_bytes";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = HELP)]
 pub(crate) struct Args {
-    /// Folders to scan [default: all roots]
-    #[arg(value_name = "FOLDER")]
-    folders: Vec<PathBuf>,
+    /// Folders or files to scan [default: all roots]
+    #[arg(value_name = "PATH")]
+    paths: Vec<PathBuf>,
+
+    /// Scan the files that FILE lists, or standard input for -
+    #[arg(long, value_name = "FILE")]
+    files_from: Option<PathBuf>,
 
     /// What to do: walk and hash (all), record files without reading them (walk), or hash files recorded before (hash)
     #[arg(long, value_parser = mode(), default_value = "all", hide_possible_values = true)]
@@ -126,6 +142,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "WHEN", value_parser = timestamp, help_heading = "Filters")]
     older_than: Option<Timestamp>,
 
+    /// Scan only files at most N levels deep: 1 for files directly in a root
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Filters")]
+    max_depth: Option<u32>,
+
     /// Skip names that begin with a dot
     #[arg(long, help_heading = "Filters")]
     skip_hidden: bool,
@@ -173,18 +193,42 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
     options.top = if context.output.is_json() { 0 } else { MAX_SHOWN_GROUPS };
     options.filter.check()?;
     // Checked before the database is created, so that a misspelled folder leaves no file behind.
-    let folders = resolve(&args.folders)?;
+    let mut inputs = Inputs::read(&args.paths, args.files_from.as_deref())?;
+    if args.mode == ScanMode::Hash && inputs.named.is_some() {
+        let text = "--mode hash reads all files that were recorded before, so it cannot be used with named files; \
+            omit it, or the files";
+        return Err(Error::Setting(text.to_owned()));
+    }
     let store = match settings.database.try_exists() {
         Ok(false) => None,
         _ => Some(store_options(&settings).open(&settings.database)?),
     };
-    if !confirm_registration(store.as_ref(), &folders, args.yes)? {
+    inputs.take_known_files(store.as_ref())?;
+    let known = store.as_ref().map_or_else(|| Ok(Vec::new()), |store| store.roots().list())?;
+    let new = inputs.new_roots(&known)?;
+    if !confirm_registration(&new, args.yes)? {
         note("nothing was registered or scanned");
         return Ok(Outcome::UserError);
     }
     let store = store.map_or_else(|| open_or_create(&settings), Ok)?;
-    let roots = roots(args, &store, &folders, context)?;
-    let paths: Vec<_> = roots.iter().map(|root| root.path.clone()).collect();
+    for folder in &new {
+        store.roots().register(folder)?;
+        if !context.quiet {
+            note(&format!("registered {}", path(folder)));
+        }
+    }
+    let all = store.roots().list()?;
+    let named = inputs.named.as_ref().map(|named| named.roots(&all)).unwrap_or_default();
+    let is_whole = |root: &Root| inputs.is_all_roots || inputs.folders.contains(&root.path);
+    if args.follow_links || args.no_follow_links {
+        for root in all.iter().filter(|root| is_whole(root) || named.contains(&root.id)) {
+            store.roots().follow_links(root.id, args.follow_links)?;
+        }
+    }
+    let roots: Vec<Root> = all.iter().filter(|root| is_whole(root)).cloned().collect();
+    let scanned = all.iter().filter(|root| is_whole(root) || named.contains(&root.id));
+    let paths: Vec<_> = scanned.map(|root| root.path.clone()).collect();
+    options.named = inputs.named;
     for (pattern, reason) in options.filter.unmatchable(&paths) {
         tracing::warn!("the pattern {pattern:?} matches nothing: {reason}");
     }
@@ -232,76 +276,34 @@ pub(crate) fn scan_and_report(
 /// Number of duplicate groups shown at the end of a scan.
 const MAX_SHOWN_GROUPS: usize = 5;
 
-/// Resolves the folders to scan. A missing folder whose name was a mode of earlier versions is reported with `--mode`.
-fn resolve(folders: &[PathBuf]) -> Result<Vec<PathBuf>, Error> {
-    let mode = match folders.first().and_then(|folder| folder.to_str()) {
-        Some("all") => "all",
-        Some("folders") => "walk",
-        Some("files") => "hash",
-        _ => "",
-    };
-    if let Some(folder) = folders.first().filter(|folder| !mode.is_empty() && !Path::exists(folder)) {
-        return Err(Error::Setting(format!(
-            "there is no folder {}; for a mode, write `gristmill scan --mode {mode}`",
-            path(folder)
-        )));
-    }
-    Ok(folders.iter().map(|folder| gristmill_dedup::roots::resolve(folder)).collect::<Result<_, _>>()?)
-}
-
 fn filter(args: &Args) -> Result<Filter, Error> {
-    let nanoseconds = |time: Option<Timestamp>| -> Result<Option<i64>, Error> {
-        let range = |_| Error::Setting("the date is out of the range of file times".to_owned());
-        time.map(|time| i64::try_from(time.as_nanosecond()).map_err(range)).transpose()
-    };
     let mut filter = Filter::default();
     filter.include = args.include.clone();
     filter.exclude = args.exclude.clone();
     filter.ignore_case = args.ignore_case;
     filter.min_size = args.min_size;
     filter.max_size = args.max_size;
-    filter.newer_than = nanoseconds(args.newer_than)?;
-    filter.older_than = nanoseconds(args.older_than)?;
+    filter.newer_than = args.newer_than.map(nanoseconds).transpose()?;
+    filter.older_than = args.older_than.map(nanoseconds).transpose()?;
+    filter.max_depth = args.max_depth;
     filter.skip_hidden = args.skip_hidden;
     filter.gitignore = args.gitignore;
     Ok(filter)
 }
 
 /// Asks whether to register new folders. Asks before the database is created, so that "no" leaves no file behind.
-/// Without a terminal, naming the folders on the command line is consent.
-fn confirm_registration(store: Option<&Store>, folders: &[PathBuf], yes: bool) -> Result<bool, Error> {
-    let known = store.map_or_else(|| Ok(Vec::new()), |store| store.roots().list())?;
-    if folders.is_empty() && known.is_empty() {
-        let text = "no folder has been scanned yet; name one: `gristmill scan FOLDER`";
-        return Err(Error::Setting(text.to_owned()));
-    }
-    let is_new = |folder: &&PathBuf| known.iter().all(|root| root.path != **folder);
-    let new: Vec<String> = folders.iter().filter(is_new).map(path).collect();
+/// Without a terminal, naming the folders or files is consent.
+fn confirm_registration(new: &[PathBuf], yes: bool) -> Result<bool, Error> {
     if yes || new.is_empty() {
         return Ok(true);
     }
-    let question = format!("Register {} and scan? No file is changed.", new.join(", "));
+    let mut shown: Vec<String> = new.iter().take(MAX_SHOWN_FOLDERS).map(path).collect();
+    if let more @ 1.. = new.len() - shown.len() {
+        shown.push(format!("{} more folders", thousands(more as u64)));
+    }
+    let question = format!("Register {} and scan? No file is changed.", shown.join(", "));
     Ok(confirm(&question, true)?.unwrap_or(true))
 }
 
-/// Returns the roots to scan and registers new ones.
-fn roots(args: &Args, store: &Store, folders: &[PathBuf], context: &Context) -> Result<Vec<Root>, Error> {
-    let mut roots = if folders.is_empty() { store.roots().list()? } else { Vec::new() };
-    for folder in folders {
-        if let Some(root) = store.roots().find(folder)? {
-            roots.push(root);
-            continue;
-        }
-        roots.push(store.roots().register(folder)?);
-        if !context.quiet {
-            note(&format!("registered {}", path(folder)));
-        }
-    }
-    if args.follow_links || args.no_follow_links {
-        for root in &mut roots {
-            store.roots().follow_links(root.id, args.follow_links)?;
-            root.follow_links = args.follow_links;
-        }
-    }
-    Ok(roots)
-}
+/// Number of new folders that are named in the question whether to register them.
+const MAX_SHOWN_FOLDERS: usize = 5;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use crate::error::Error;
 use crate::units::{self, DURATIONS, SIZE};
 
 /// Parses a size. A number without a unit is in bytes.
@@ -19,6 +20,12 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
 pub(super) fn positive_duration(text: &str) -> Result<Duration, String> {
     let found = units::duration(text).filter(|duration| !duration.is_zero());
     found.ok_or_else(|| format!("expected: more than 0s, written as {DURATIONS}"))
+}
+
+/// Returns a time in nanoseconds since 1970, as files have it.
+pub(super) fn nanoseconds(time: Timestamp) -> Result<i64, Error> {
+    let range = |_| Error::Setting("the date is out of the range of file times".to_owned());
+    i64::try_from(time.as_nanosecond()).map_err(range)
 }
 
 /// Parses a date, a time, or a duration that means that long ago.

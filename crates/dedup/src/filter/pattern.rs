@@ -4,6 +4,7 @@
 //! depth. A pattern with a slash, including one that begins with `./` or `/`, matches paths relative to the root. An
 //! absolute path inside a scanned root is taken relative to that root.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
@@ -15,7 +16,7 @@ use crate::error::{Error, Result};
 pub(super) fn compile(patterns: &[String], ignore_case: bool, root: &Path, roots: &[PathBuf]) -> Result<GlobSet> {
     let mut set = GlobSetBuilder::new();
     for pattern in patterns {
-        let Some(glob_text) = glob_in_root(pattern, root, roots)? else { continue };
+        let Some(glob_text) = glob_in_root(pattern, ignore_case, root, roots)? else { continue };
         let mut glob = GlobBuilder::new(&glob_text);
         glob.literal_separator(true).backslash_escape(true).case_insensitive(ignore_case);
         let glob = glob.build().map_err(|error| {
@@ -28,7 +29,7 @@ pub(super) fn compile(patterns: &[String], ignore_case: bool, root: &Path, roots
 }
 
 /// Returns the glob for paths in `root`, or `None` if the pattern applies to another root.
-fn glob_in_root(pattern: &str, root: &Path, roots: &[PathBuf]) -> Result<Option<String>> {
+fn glob_in_root(pattern: &str, ignore_case: bool, root: &Path, roots: &[PathBuf]) -> Result<Option<String>> {
     let plain = pattern.trim_end_matches('/');
     let after_dot = plain.strip_prefix("./").map(|rest| rest.trim_start_matches("./"));
     if plain.is_empty() || plain == "." || after_dot.is_some_and(|rest| rest.is_empty() || rest == ".") {
@@ -40,7 +41,7 @@ fn glob_in_root(pattern: &str, root: &Path, roots: &[PathBuf]) -> Result<Option<
     let Some(from_root) = plain.strip_prefix('/') else {
         return Ok(Some(if plain.contains('/') { plain.to_owned() } else { format!("**/{plain}") }));
     };
-    Ok(match containing_root(plain, roots) {
+    Ok(match containing_root(plain, ignore_case, roots) {
         // As in .gitignore, a leading slash means the root.
         None => Some(from_root.to_owned()),
         Some((containing, inside)) => (containing == root).then_some(inside),
@@ -48,15 +49,26 @@ fn glob_in_root(pattern: &str, root: &Path, roots: &[PathBuf]) -> Result<Option<
 }
 
 /// Returns the innermost root that contains an absolute pattern, and the part of the pattern below that root.
-fn containing_root<'a>(pattern: &str, roots: &'a [PathBuf]) -> Option<(&'a Path, String)> {
+fn containing_root<'a>(pattern: &str, ignore_case: bool, roots: &'a [PathBuf]) -> Option<(&'a Path, String)> {
     let by_text = |text: &str| {
-        let below = |root: &&PathBuf| Some(text.strip_prefix(root.to_str()?)?.strip_prefix('/')?.to_owned());
+        let below =
+            |root: &&PathBuf| Some(without_prefix(text, root.to_str()?, ignore_case)?.strip_prefix('/')?.to_owned());
         roots
             .iter()
             .filter_map(|root| Some((root.as_path(), below(&root)?)))
             .max_by_key(|(root, _)| root.as_os_str().len())
     };
     by_text(pattern).or_else(|| by_text(&resolve_links(pattern)?))
+}
+
+fn without_prefix<'a>(text: &'a str, prefix: &str, ignore_case: bool) -> Option<&'a str> {
+    if !ignore_case {
+        return text.strip_prefix(prefix);
+    }
+    let mut rest = text.chars();
+    let is_same = |a: char, b: char| a == b || a.to_lowercase().eq(b.to_lowercase());
+    let is_prefix = prefix.chars().all(|c| rest.next().is_some_and(|other| is_same(c, other)));
+    is_prefix.then_some(rest.as_str())
 }
 
 /// Resolves the symbolic links in the leading folders of a pattern, because the paths of roots are resolved too.
@@ -74,7 +86,7 @@ fn resolve_links(pattern: &str) -> Option<String> {
 }
 
 /// Returns the reason why a pattern matches nothing in any of the roots, or `None` if it can match.
-pub(super) fn cannot_match(pattern: &str, roots: &[PathBuf]) -> Option<String> {
+pub(super) fn cannot_match(pattern: &str, ignore_case: bool, roots: &[PathBuf]) -> Option<String> {
     const SYNTAX: &str = "patterns are matched against the path inside the scanned folder";
     let plain = pattern.trim_end_matches('/');
     let relative = plain.trim_start_matches("./");
@@ -91,14 +103,18 @@ pub(super) fn cannot_match(pattern: &str, roots: &[PathBuf]) -> Option<String> {
     if relative.starts_with("~/") {
         return Some(format!("\"~\" is not replaced by your home folder; {SYNTAX}"));
     }
-    if !plain.starts_with('/') || containing_root(plain, roots).is_some() {
+    if !plain.starts_with('/') || containing_root(plain, ignore_case, roots).is_some() {
         return None;
     }
     if let Some(root) = roots.iter().find(|root| root.as_os_str() == plain) {
         return Some(format!("it names the scanned folder {} itself", display_path(root)));
     }
     let first = parts().next().unwrap_or_default();
-    let exists = |root: &PathBuf| std::fs::symlink_metadata(root.join(first)).is_ok();
+    let is_first = |name: &OsStr| name.to_str().is_some_and(|name| name.to_lowercase() == first.to_lowercase());
+    let exists = |root: &PathBuf| match ignore_case {
+        false => std::fs::symlink_metadata(root.join(first)).is_ok(),
+        true => std::fs::read_dir(root).into_iter().flatten().flatten().any(|entry| is_first(&entry.file_name())),
+    };
     let may_match = first.contains(['*', '?', '[', '{', '\\']) || roots.iter().any(exists);
     (!may_match).then(|| format!("it is outside of every scanned folder; {SYNTAX}, or are absolute paths in it"))
 }

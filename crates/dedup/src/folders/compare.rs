@@ -11,7 +11,7 @@ use super::{FolderPaths, catalog_changed};
 use crate::Result;
 
 /// The beginning of a list, and the length of the whole list.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct CappedList<T> {
     /// The first items, up to the requested number, sorted by path.
     pub items: Vec<T>,
@@ -139,7 +139,7 @@ fn same_paths(tree: &Tree<NameHash>, [a, b]: [u32; 2]) -> Vec<(u32, u32)> {
 }
 
 /// The files in and below a folder, sorted by a hash of their paths relative to it.
-fn path_hashes(tree: &Tree<NameHash>, top: u32) -> Vec<(NameHash, u32)> {
+pub(super) fn path_hashes(tree: &Tree<NameHash>, top: u32) -> Vec<(NameHash, u32)> {
     let folder = &tree.folders[top as usize];
     let below = |outer: &NameHash, name: &NameHash| -> NameHash {
         let mut hash = NameHash::default();

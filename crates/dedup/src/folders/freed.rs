@@ -37,8 +37,14 @@ impl LinkTable {
             inodes.iter().map(|(_, allocated)| allocated).sum()
         };
         let kept = members.iter().rev().max_by_key(|member| on_disk(member));
-        let removed = members.iter().filter(|member| Some(*member) != kept);
-        let mut removed: Vec<&File<NameHash>> = removed.flat_map(files).collect();
+        let removed: Vec<u32> = members.iter().filter(|member| Some(*member) != kept).copied().collect();
+        self.freed_without(tree, &removed)
+    }
+
+    /// Returns the space that is freed if these folders are removed.
+    pub(super) fn freed_without(&self, tree: &Tree<NameHash>, folders: &[u32]) -> Freed {
+        let files = |folder: &u32| tree.files[tree.folders[*folder as usize].all()].iter();
+        let mut removed: Vec<&File<NameHash>> = folders.iter().flat_map(files).collect();
         removed.sort_unstable_by_key(|file| file.inode);
         let mut freed = Freed::default();
         for names in removed.chunk_by(|a, b| a.inode == b.inode) {

@@ -6,16 +6,15 @@ use std::ops::ControlFlow;
 use gristmill_store::Store;
 use gristmill_store::catalog::{Algorithm, LinkKind, Stat};
 
-use super::candidates::{Plan, PlanRequest, State};
+use super::candidates::{Plan, PlanRequest, State, samples_of};
 use crate::error::Result;
-use crate::read::MAX_SMALL_SIZE;
 
 /// Files that share their size and were not compared yet, and totals of the whole catalog.
 #[derive(Default)]
 pub(super) struct SameSize {
     pub(crate) plan: Plan,
-    /// Number of large files in the catalog that may be read.
-    pub(crate) large_files: u64,
+    /// Number of files in the catalog that may be read.
+    pub(crate) files: u64,
     pub(crate) roots: HashMap<i64, RootTotals>,
     /// Row ids of files that could not be read before the scan was resumed, and are not tried again.
     pub(crate) tried: Vec<i64>,
@@ -48,13 +47,13 @@ pub(super) fn find(store: &Store, request: &PlanRequest, proceed: impl Fn() -> C
             found.tried.push(row.id);
         }
         if request.is_eligible(row) {
-            let is_large = size > MAX_SMALL_SIZE;
-            found.large_files += u64::from(is_large);
+            found.files += 1;
             if request.rule.first_scope(size).is_some() {
                 let mut candidate = request.candidate(row, (size, 0));
-                if is_large && request.open_roots.contains_key(&row.root) {
+                if !request.rule.every_file && request.open_roots.contains_key(&row.root) {
                     // Samples are needed even of a file that is hashed, because others are compared with them.
-                    candidate.state = if row.samples.is_some() { State::Hashed } else { State::Unread };
+                    let is_sampled = samples_of(row).is_some();
+                    candidate.state = if is_sampled { State::Hashed } else { State::Unread };
                 }
                 candidates.push(candidate);
             }

@@ -45,6 +45,8 @@ pub(super) struct PlanRequest {
     pub(crate) rule: HashRule,
     /// Roots of the scan.
     pub(crate) roots: HashSet<i64>,
+    /// Files that could not be read and are named, for each root of which only named files are scanned.
+    pub(crate) named_failed: HashMap<i64, HashSet<i64>>,
     /// Start of each scan that is resumed, by its root. Files of the root that could not be read since then are not
     /// tried again.
     pub(crate) resumed_from: HashMap<i64, UtcTime>,
@@ -55,13 +57,19 @@ impl PlanRequest {
     /// Whether a file may be read. Files of other roots are read too if they can be duplicates of files of this scan,
     /// but not if they failed before: they are retried by a scan of their root.
     pub(crate) fn is_eligible(&self, row: &FileRow) -> bool {
-        row.stat.size > 0 && (!row.failed || (self.roots.contains(&row.root) && !self.was_tried(row)))
+        row.stat.size > 0 && (!row.failed || (self.covers_failed(row) && !self.was_tried(row)))
     }
 
     /// Whether a file could not be read since the start of the scan that is resumed.
     pub(crate) fn was_tried(&self, row: &FileRow) -> bool {
         let failed_since = |start: &UtcTime| row.failed_at.is_some_and(|at| at >= *start);
-        row.failed && self.resumed_from.get(&row.root).is_some_and(failed_since)
+        row.failed && self.covers_failed(row) && self.resumed_from.get(&row.root).is_some_and(failed_since)
+    }
+
+    /// Whether a file that could not be read is part of the scan.
+    fn covers_failed(&self, row: &FileRow) -> bool {
+        let is_named = || self.named_failed.get(&row.root).is_none_or(|ids| ids.contains(&row.id));
+        self.roots.contains(&row.root) && is_named()
     }
 
     pub(crate) fn candidate(&self, row: &FileRow, key: (u64, i64)) -> Candidate {
@@ -75,11 +83,19 @@ impl PlanRequest {
     }
 }
 
+/// The samples of a file. Those of a small file are also the start of its BLAKE3 hash.
+pub(crate) fn samples_of(row: &FileRow) -> Option<i64> {
+    let is_known = row.stat.size <= MAX_SMALL_SIZE && row.algorithm == Some(Algorithm::Blake3);
+    row.samples.or_else(|| row.hash_prefix.filter(|_| is_known).map(u64::cast_signed))
+}
+
 /// The files that a stage reads.
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
     /// Row ids, ascending: the order in which folders were walked, which is close to the order on the disk.
     pub(crate) ids: Arc<Vec<i64>>,
+    /// Row ids of files that need not be read, but whose hash must be stored, ascending.
+    pub(crate) remembered: Vec<i64>,
     /// Other names of each file that is read, by its row id.
     pub(crate) links: HashMap<i64, Vec<i64>>,
     pub(crate) bytes: u64,
@@ -103,6 +119,8 @@ pub(crate) struct Candidate {
 pub(crate) enum State {
     /// The content is known, or cannot be read because its root cannot be reached.
     Hashed,
+    /// The content is known in this scan, but its hash is not stored.
+    Remembered,
     /// The content is known by a hash of another algorithm.
     OtherAlgorithm,
     Unread,
@@ -123,7 +141,9 @@ impl Plan {
                 continue;
             }
             for names in alike.chunk_by(|a, b| a.inode == b.inode) {
-                let mut unread = names.iter().filter(|file| file.state != State::Hashed);
+                let remembered = names.iter().filter(|file| file.state == State::Remembered);
+                plan.remembered.extend(remembered.map(|file| file.id));
+                let mut unread = names.iter().filter(|file| file.state > State::Remembered);
                 let Some(first) = unread.next() else { continue };
                 let size = first.key.0;
                 ids.push(first.id);
@@ -136,6 +156,7 @@ impl Plan {
             }
         }
         ids.sort_unstable();
+        plan.remembered.sort_unstable();
         Plan { ids: Arc::new(ids), ..plan }
     }
 }

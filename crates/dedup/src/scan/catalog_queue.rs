@@ -10,20 +10,22 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use gristmill_pool::{TaskError, TaskResult};
-use gristmill_store::catalog::{Batch, FileHash, FileRef, Listing, NewFileIds, ReadResult, Written};
-use gristmill_store::{Store, WriteHandle};
+use gristmill_store::catalog::{
+    Batch, Digest, FileHash, FileRef, Listing, NewFileIds, ReadResult, SharedFile, Written,
+};
+use gristmill_store::{Store, WriteHandle, process};
 
 use super::groups::SharedContents;
 use crate::error::{Error, Result};
 use crate::lock;
 use crate::progress::{ScanHandle, add};
 
-/// Rows from which workers wait until the batch is taken. A commit writes each page it touched once, and rows of a few
-/// hundred folders touch pages all over the index of paths: with a quarter of this limit, twice as much was written.
-const MAX_BATCH_ROWS: usize = 32_768;
+/// Rows from which workers wait until the batch is taken. Four times as many made a first scan no faster, and took
+/// 10 MiB.
+const MAX_BATCH_ROWS: usize = 8_192;
 
 /// Rows from which a batch is committed without waiting for more.
-const MIN_BATCH_ROWS: usize = 2_048;
+const MIN_BATCH_ROWS: usize = 4_096;
 
 /// Time that a smaller batch waits for more rows. One fsync per file would be most of the work.
 const BATCH_TIMEOUT: Duration = Duration::from_millis(250);
@@ -83,19 +85,32 @@ impl CatalogQueue {
     pub(super) fn add_listing(&self, number: u64, mut listing: Listing) -> TaskResult<()> {
         let mut producer = lock(&self.producer);
         for (position, digest) in &mut listing.contents {
-            digest.shared = producer.contents.is_shared(FileRef::New(number, *position), &digest.hash);
+            producer.contents.compare(FileRef::New(number, *position), digest);
         }
         self.add(&mut producer, listing.weight(), |batch| batch.listings.push((number, listing)))
     }
 
-    pub(super) fn add_hashes(&self, mut hashes: Vec<FileHash>) -> TaskResult<()> {
+    pub(super) fn add_hashes(&self, hashes: Vec<FileHash>) -> TaskResult<()> {
+        self.add_compared(hashes, SharedContents::compare)
+    }
+
+    /// Adds the results for other names of files whose results were added.
+    pub(super) fn add_names(&self, hashes: Vec<FileHash>) -> TaskResult<()> {
+        self.add_compared(hashes, SharedContents::compare_name)
+    }
+
+    fn add_compared(
+        &self,
+        mut hashes: Vec<FileHash>,
+        compare: fn(&mut SharedContents, FileRef, &mut Digest),
+    ) -> TaskResult<()> {
         if hashes.is_empty() {
             return Ok(());
         }
         let mut producer = lock(&self.producer);
         for hash in &mut hashes {
-            if let ReadResult::Content(_, digest) = &hash.result {
-                hash.shared = producer.contents.is_shared(hash.file, digest);
+            if let ReadResult::Content(digest) = &mut hash.result {
+                compare(&mut producer.contents, hash.file, digest);
             }
         }
         self.add(&mut producer, hashes.len(), |batch| batch.hashes.append(&mut hashes))
@@ -103,7 +118,7 @@ impl CatalogQueue {
 
     /// Marks files that were read earlier and have a duplicate.
     pub(super) fn add_shared(&self, ids: &[i64]) -> TaskResult<()> {
-        let files = ids.iter().copied().map(FileRef::Row);
+        let files = ids.iter().map(|id| SharedFile { file: FileRef::Row(*id), digest: None });
         self.add(&mut lock(&self.producer), ids.len(), |batch| batch.shared.extend(files))
     }
 
@@ -114,6 +129,30 @@ impl CatalogQueue {
         let mut files = producer.contents.take_newly_shared();
         // An error is returned by `close`.
         let _ = self.add(&mut producer, files.len(), |batch| batch.shared.append(&mut files));
+    }
+
+    /// Returns the row ids of files whose hash is known but not stored, sorted.
+    pub(super) fn remembered_rows(&self) -> Vec<i64> {
+        let producer = lock(&self.producer);
+        let collected = lock(&self.shared.collected);
+        let rows = producer.contents.remembered().filter_map(|file| file.row(&collected.ids));
+        let mut ids: Vec<i64> = rows.collect();
+        ids.sort_unstable();
+        ids
+    }
+
+    /// Stores the hashes of files in `rows`, sorted ids among those of `remembered_rows`.
+    pub(super) fn keep_hashes(&self, rows: &[i64]) {
+        if rows.is_empty() {
+            return;
+        }
+        let mut producer = lock(&self.producer);
+        let collected = lock(&self.shared.collected);
+        let wanted = |file: FileRef| file.row(&collected.ids).filter(|id| rows.binary_search(id).is_ok());
+        let mut kept = producer.contents.kept(wanted);
+        drop(collected);
+        // An error is returned by `close`.
+        let _ = self.add(&mut producer, kept.len(), |batch| batch.shared.append(&mut kept));
     }
 
     /// Whether all contents read in this scan are compared with each other.
@@ -184,7 +223,7 @@ impl Shared {
         let mut collected = lock(&self.collected);
         let Collected { batch, rows, early, ids, .. } = &mut *collected;
         *rows = 0;
-        let mut batch = std::mem::take(batch);
+        let mut batch = Batch { holder: Some(process::tag()), ..std::mem::take(batch) };
         // Hashes that were left are older than those of this batch.
         batch.hashes.splice(0..0, early.drain(..));
         for hash in &mut batch.hashes {
@@ -196,7 +235,7 @@ impl Shared {
             FileRef::New(listing, _) => !listed.contains(&listing),
         };
         *early = batch.hashes.extract_if(.., is_early).collect();
-        for file in &mut batch.shared {
+        for SharedFile { file, .. } in &mut batch.shared {
             *file = file.row(ids).map_or(*file, FileRef::Row);
         }
         self.taken.notify_all();

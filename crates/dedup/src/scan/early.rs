@@ -5,6 +5,7 @@
 //! catalog is written, and on a cold disk the waits of the walk and of the reads overlap. Files that are deferred here
 //! are found by the later stages.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::ffi::{OsStr, OsString};
@@ -13,7 +14,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use gristmill_store::catalog::{Digest, FileHash, FileRef, LinkKind, Listing, ReadResult, Stat};
+use gristmill_store::catalog::{FileHash, FileRef, LinkKind, Listing, ReadResult, Stat};
 
 use super::candidates::HashRule;
 use super::reader::{ListedFile, Reader};
@@ -28,11 +29,11 @@ const SHARDS: usize = 64;
 /// Maximum number of large files remembered by size or samples. Further ones are deferred.
 const MAX_LARGE_FILES: usize = 65_536;
 
-/// Maximum size of a file read in full here. Larger ones are deferred to the stage that starts with the largest.
+/// Maximum size of a file read in full during the walk. Larger ones are read after it, the largest first.
 const MAX_FILE_SIZE: u64 = 16 << 20;
 
-/// Maximum number of bytes of large files read in full here. The rest is deferred to the stage that knows the total and
-/// can estimate the time left.
+/// Maximum number of bytes of large files read in full during the walk. The rest is read after it, when the total is
+/// known and the time left can be estimated.
 const MAX_LARGE_BYTES: u64 = 4 << 30;
 
 /// A new file that can be hashed before its row is written.
@@ -75,9 +76,21 @@ pub(super) struct EarlyStages {
     reader: Arc<Reader>,
     by_size: Vec<Mutex<FirstFiles<u64>>>,
     by_samples: Mutex<FirstFiles<(u64, i64)>>,
+    /// Files with several names, by device, inode and change time.
+    by_inode: Mutex<HashMap<(u64, u64, i64), Names>>,
     large_files: AtomicUsize,
     large_bytes: AtomicU64,
+    /// Large files that are read in full after the walk.
+    after_walk: Mutex<Vec<NewFile>>,
     deferred: AtomicU64,
+}
+
+/// The names of a file with several. The first one is read.
+#[derive(Default)]
+struct Names {
+    others: Vec<(FileRef, Stat)>,
+    /// Results of reading the first one.
+    results: Vec<ReadResult>,
 }
 
 impl EarlyStages {
@@ -87,8 +100,10 @@ impl EarlyStages {
             reader,
             by_size: (0..SHARDS).map(|_| Mutex::default()).collect(),
             by_samples: Mutex::default(),
+            by_inode: Mutex::default(),
             large_files: AtomicUsize::new(0),
             large_bytes: AtomicU64::new(0),
+            after_walk: Mutex::default(),
             deferred: AtomicU64::new(0),
         }
     }
@@ -123,8 +138,8 @@ impl EarlyStages {
                 // Unchanged since it was listed: the hash is written with the row.
                 (
                     FileRef::New(_, position),
-                    FileHash { result: ReadResult::Content(algorithm, hash), differs: false, racy: false, .. },
-                ) => listing.contents.push((position, Digest { algorithm, hash, shared: false })),
+                    FileHash { result: ReadResult::Content(digest), differs: false, racy: false, .. },
+                ) => listing.contents.push((position, digest)),
                 (_, hash) => {
                     self.match_samples(new_file, &hash, next);
                     hashes.push(hash);
@@ -151,6 +166,27 @@ impl EarlyStages {
         hashes
     }
 
+    /// Returns the large files that are read in full after the walk, the largest first.
+    pub(super) fn take_large_files(&self) -> Vec<NewFile> {
+        let mut files = std::mem::take(&mut *lock(&self.after_walk));
+        files.sort_by_key(|new_file| Reverse(new_file.stat.size));
+        files
+    }
+
+    /// Returns the results for other names of the files that were read.
+    pub(super) fn take_other_names(&self) -> Vec<FileHash> {
+        let by_inode = std::mem::take(&mut *lock(&self.by_inode));
+        let mut hashes = Vec::new();
+        for Names { others, results } in by_inode.into_values() {
+            for (file, stat) in others {
+                let hash =
+                    |result: &ReadResult| FileHash { file, stat, result: result.clone(), differs: false, racy: false };
+                hashes.extend(results.iter().map(hash));
+            }
+        }
+        hashes
+    }
+
     /// Hashes the content of a large file that shares its samples with another one.
     pub(super) fn hash_whole(&self, new_file: NewFile) -> Option<FileHash> {
         let folder = self.open_folder(&new_file)?;
@@ -169,8 +205,9 @@ impl EarlyStages {
             return Vec::new();
         }
         let folder: Arc<Path> = Arc::from(listing.folder.path.as_path());
-        let files = (0..).zip(&listing.new_files).filter(|(_, (_, stat))| self.accepts(stat));
-        let new_file = files.map(|(position, (name, stat))| NewFile {
+        let files = (0..).zip(&listing.new_files);
+        let accepted = files.filter(|(position, (_, stat))| self.accepts(FileRef::New(number, *position), stat));
+        let new_file = accepted.map(|(position, (name, stat))| NewFile {
             root_folder: root_folder.clone(),
             follow_links,
             folder: folder.clone(),
@@ -181,15 +218,39 @@ impl EarlyStages {
         new_file.collect()
     }
 
-    /// Whether a new file is handled here. Files with several names are deferred to the plan, which chooses one name.
-    fn accepts(&self, stat: &Stat) -> bool {
-        let is_accepted = stat.links == LinkKind::Single && self.rule.first_scope(stat.size).is_some();
+    /// Whether a new file is handled here. Of a file with several names only the first one is. A target of a symbolic
+    /// link is deferred to the plan, because its other names may be outside the root.
+    fn accepts(&self, file: FileRef, stat: &Stat) -> bool {
+        let is_accepted =
+            matches!(stat.links, LinkKind::Single | LinkKind::HardLinked) && self.rule.first_scope(stat.size).is_some();
         self.defer(u64::from(!is_accepted && stat.size > 0));
-        is_accepted
+        is_accepted && (stat.links == LinkKind::Single || self.is_first_name(file, stat))
+    }
+
+    fn is_first_name(&self, file: FileRef, stat: &Stat) -> bool {
+        match lock(&self.by_inode).entry(inode_key(stat)) {
+            Entry::Occupied(mut names) => {
+                names.get_mut().others.push((file, *stat));
+                false
+            }
+            Entry::Vacant(first) => {
+                first.insert(Names::default());
+                true
+            }
+        }
     }
 
     fn defer(&self, files: u64) {
         add(&self.deferred, files);
+    }
+
+    /// Keeps a result for the other names of a file. If the file changes, the plan reads it again.
+    fn record_for_other_names(&self, stat: &Stat, result: &ReadResult, is_changing: bool) {
+        if is_changing {
+            self.defer(1);
+        } else if let Some(names) = lock(&self.by_inode).get_mut(&inode_key(stat)) {
+            names.results.push(result.clone());
+        }
     }
 
     /// Registers a new file. Returns the files to read now: none, this one, or this one and the earlier file of the
@@ -208,14 +269,16 @@ impl EarlyStages {
         let FileHash { result: ReadResult::Samples(samples), differs: false, .. } = hash else { return };
         let key = (new_file.stat.size, *samples);
         let (own, other) = self.match_or_insert(&self.by_samples, key, new_file);
-        next.whole.extend(own.into_iter().chain(other).filter(|new_file| self.may_hash_whole(new_file)));
-    }
-
-    fn may_hash_whole(&self, new_file: &NewFile) -> bool {
-        let size = new_file.stat.size;
-        let is_allowed = size <= MAX_FILE_SIZE && self.large_bytes.fetch_add(size, Ordering::Relaxed) < MAX_LARGE_BYTES;
-        self.defer(u64::from(!is_allowed));
-        is_allowed
+        for new_file in own.into_iter().chain(other) {
+            let size = new_file.stat.size;
+            if size <= MAX_FILE_SIZE && self.large_bytes.fetch_add(size, Ordering::Relaxed) < MAX_LARGE_BYTES {
+                next.whole.push(new_file);
+            } else if new_file.stat.links == LinkKind::Single {
+                lock(&self.after_walk).push(new_file);
+            } else {
+                self.defer(1);
+            }
+        }
     }
 
     fn match_or_insert<K: Eq + Hash>(
@@ -270,11 +333,18 @@ impl EarlyStages {
             }
             let differs = !self.reader.count(&new_file.stat, &read);
             let ReadFile { stat, result, racy } = read;
-            let hash = FileHash { file: new_file.file, stat, result, shared: false, differs, racy };
+            if new_file.stat.links == LinkKind::HardLinked {
+                self.record_for_other_names(&new_file.stat, &result, differs || racy);
+            }
+            let hash = FileHash { file: new_file.file, stat, result, differs, racy };
             Some((new_file, hash))
         });
         hashed.collect()
     }
+}
+
+fn inode_key(stat: &Stat) -> (u64, u64, i64) {
+    (stat.device, stat.inode, stat.ctime_ns)
 }
 
 #[cfg(test)]
@@ -301,14 +371,14 @@ mod tests {
     /// Number of files that are read in full after a file with these samples.
     fn matched(early: &EarlyStages, new_file: NewFile, samples: i64) -> usize {
         let (file, stat, result) = (new_file.file, new_file.stat, ReadResult::Samples(samples));
-        let hash = FileHash { file, stat, result, shared: false, differs: false, racy: false };
+        let hash = FileHash { file, stat, result, differs: false, racy: false };
         let mut next = FollowUps::default();
         early.match_samples(new_file, &hash, &mut next);
         next.whole.len()
     }
 
     #[test]
-    fn files_beyond_the_limits_are_deferred_to_the_plan() {
+    fn files_beyond_the_limits_are_read_after_the_walk() {
         let folder = tempfile::tempdir().unwrap();
         let root = Arc::new(Folder::open(folder.path()).unwrap());
         let sizes = early_stages();
@@ -323,10 +393,16 @@ mod tests {
         let bytes = early_stages();
         let read: usize = (0..files).map(|_| matched(&bytes, new_file(&root, MAX_FILE_SIZE), 1)).sum();
         assert!(read as u64 == files && bytes.is_complete());
-        assert!(matched(&bytes, new_file(&root, MAX_FILE_SIZE), 1) == 0 && !bytes.is_complete());
+        assert!(matched(&bytes, new_file(&root, MAX_FILE_SIZE), 1) == 0 && bytes.take_large_files().len() == 1);
 
         let large = early_stages();
         let read = [1, 1].map(|samples| matched(&large, new_file(&root, MAX_FILE_SIZE + 1), samples));
-        assert!(read == [0, 0] && !large.is_complete());
+        assert!(read == [0, 0] && large.take_large_files().len() == 2 && large.is_complete());
+        let hard_link = || {
+            let mut linked = new_file(&root, MAX_FILE_SIZE + 1);
+            linked.stat.links = LinkKind::HardLinked;
+            linked
+        };
+        assert!(matched(&large, hard_link(), 1) == 0 && !large.is_complete());
     }
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use gristmill_store::Store;
-use gristmill_store::catalog::{Algorithm, FileRef, GroupQuery, prefix};
+use gristmill_store::catalog::{Algorithm, Digest, FileRef, GroupQuery, HashUse, SharedFile, prefix};
 use gristmill_store::scans::Duplicates;
 
 use super::run::ScanRun;
@@ -25,14 +25,49 @@ const CANCELLED_BATCH: usize = 4_096;
 /// Maximum number of contents remembered in one scan. Duplicates among further ones are found at the end of the scan.
 const MAX_CONTENTS: usize = 4_000_000;
 
+/// The first file of a content, and its hash unless that is stored.
+struct FirstFile {
+    file: FileRef,
+    unstored: Option<UnstoredHash>,
+}
+
+/// A hash in less memory than a [`Digest`]: there is one for most files of a first scan.
+enum UnstoredHash {
+    /// The rest of a BLAKE3 hash. Its first eight bytes are the samples of the content, and the key of the map.
+    Blake3([u8; 24]),
+    Other(Box<Digest>),
+}
+
+impl UnstoredHash {
+    /// `None` for a digest without samples: its hash is stored.
+    fn of(digest: &Digest) -> Option<Self> {
+        let samples = digest.samples?;
+        let is_prefix = digest.algorithm == Algorithm::Blake3 && samples == prefix(&digest.hash).cast_signed();
+        Some(match digest.hash.get(8..).and_then(|rest| rest.try_into().ok()).filter(|_| is_prefix) {
+            Some(rest) => UnstoredHash::Blake3(rest),
+            None => UnstoredHash::Other(Box::new(digest.clone())),
+        })
+    }
+
+    fn digest(&self, prefix: u64, used: HashUse) -> Digest {
+        match self {
+            UnstoredHash::Blake3(rest) => {
+                let hash = [prefix.to_le_bytes().as_slice(), rest].concat();
+                Digest { algorithm: Algorithm::Blake3, hash, samples: Some(prefix.cast_signed()), used }
+            }
+            UnstoredHash::Other(digest) => Digest { used, ..Digest::clone(digest) },
+        }
+    }
+}
+
 /// The contents read in this scan.
 pub(super) struct SharedContents {
     /// Whether every content counts as shared.
     every_file: bool,
     /// The first file of each content, by the prefix of its hash, until the content is known to be shared. Contents
     /// that share only the prefix count as shared too; a group requires equal hashes.
-    first_files: HashMap<u64, Option<FileRef>>,
-    newly_shared: Vec<FileRef>,
+    first_files: HashMap<u64, Option<FirstFile>>,
+    newly_shared: Vec<SharedFile>,
     /// Whether more contents were read than `MAX_CONTENTS`.
     has_overflowed: bool,
 }
@@ -42,30 +77,63 @@ impl SharedContents {
         SharedContents { every_file, first_files: HashMap::new(), newly_shared: Vec::new(), has_overflowed: false }
     }
 
-    /// Whether a content was seen before. The second file of a content adds the first one to the newly shared ones.
-    pub(super) fn is_shared(&mut self, file: FileRef, hash: &[u8]) -> bool {
+    /// Decides what the hash of a file is stored for. The second file of a content adds the first one to the newly
+    /// shared ones.
+    pub(super) fn compare(&mut self, file: FileRef, digest: &mut Digest) {
         if self.every_file {
-            return true;
+            digest.used = HashUse::Group;
+            return;
         }
         let is_full = self.first_files.len() >= MAX_CONTENTS;
-        match self.first_files.entry(prefix(hash)) {
+        let key = prefix(&digest.hash);
+        match self.first_files.entry(key) {
             Entry::Occupied(mut first) => {
-                self.newly_shared.extend(first.get_mut().take());
-                true
+                let shared = first.get_mut().take().map(|FirstFile { file, unstored }| {
+                    let digest = unstored.map(|hash| hash.digest(key, HashUse::Group));
+                    SharedFile { file, digest }
+                });
+                self.newly_shared.extend(shared);
+                digest.used = HashUse::Group;
             }
             Entry::Vacant(vacant) if !is_full => {
-                vacant.insert(Some(file));
-                false
+                let unstored = UnstoredHash::of(digest);
+                if unstored.is_some() {
+                    digest.used = HashUse::Samples;
+                }
+                vacant.insert(Some(FirstFile { file, unstored }));
             }
-            Entry::Vacant(_) => {
-                self.has_overflowed = true;
-                false
-            }
+            Entry::Vacant(_) => self.has_overflowed = true,
         }
     }
 
-    pub(super) fn take_newly_shared(&mut self) -> Vec<FileRef> {
+    /// Decides what the hash of another name of a file that was compared is stored for. Names of one file do not make
+    /// its content shared.
+    pub(super) fn compare_name(&mut self, file: FileRef, digest: &mut Digest) {
+        let is_of_one_file = matches!(self.first_files.get(&prefix(&digest.hash)), Some(Some(_)));
+        match digest.samples {
+            Some(_) if is_of_one_file && !self.every_file => digest.used = HashUse::Samples,
+            _ => self.compare(file, digest),
+        }
+    }
+
+    pub(super) fn take_newly_shared(&mut self) -> Vec<SharedFile> {
         std::mem::take(&mut self.newly_shared)
+    }
+
+    /// The files whose hash is known here but not stored.
+    pub(super) fn remembered(&self) -> impl Iterator<Item = FileRef> {
+        let firsts = self.first_files.values().flatten();
+        firsts.filter(|first| first.unstored.is_some()).map(|first| first.file)
+    }
+
+    /// The hashes of the files for which `is_wanted`, to be kept.
+    pub(super) fn kept(&self, is_wanted: impl Fn(FileRef) -> Option<i64>) -> Vec<SharedFile> {
+        let kept = self.first_files.iter().filter_map(|(key, first)| {
+            let FirstFile { file, unstored: Some(hash) } = first.as_ref()? else { return None };
+            let id = is_wanted(*file)?;
+            Some(SharedFile { file: FileRef::Row(id), digest: Some(hash.digest(*key, HashUse::Kept)) })
+        });
+        kept.collect()
     }
 
     pub(super) fn compares_all(&self) -> bool {
@@ -100,6 +168,7 @@ pub(super) fn mark_after_cancel(run: &ScanRun<'_>) -> Result<()> {
     let is_any_read = run.handle.read.load(Ordering::Relaxed) > 0;
     let until = run.cancelled_at.get().copied().unwrap_or_else(Instant::now) + CANCELLED_SHARE_TIMEOUT;
     let is_over = || Instant::now() >= until;
+    run.queue.share_first_files();
     if !is_any_read || is_over() || !run.queue.flush() {
         return Ok(());
     }
@@ -137,7 +206,8 @@ pub(crate) fn newly_shared(
     Ok(ids)
 }
 
-/// Counts the duplicates of the catalog, unless they are known to be unchanged. `None` if the scan reads no files.
+/// Counts the duplicates of the catalog: evaluates the groups whose files have changed. `None` if the scan reads no
+/// files.
 pub(super) fn count(run: &mut ScanRun<'_>) -> Result<Option<Duplicates>> {
     if !run.options.mode.reads() {
         return Ok(None);
@@ -145,22 +215,18 @@ pub(super) fn count(run: &mut ScanRun<'_>) -> Result<Option<Duplicates>> {
     let begun = Instant::now();
     run.renew_heartbeat();
     let (store, summary) = (run.store, &mut run.summary);
-    let duplicates = match run.unchanged.take() {
-        Some(unchanged) if run.options.top == 0 => unchanged,
-        _ => {
-            let query = GroupQuery::default().limit(run.options.top);
-            let groups = std::thread::scope(|scope| {
-                // Checkpoints the WAL in parallel with the search. If this fails, closing the store does it later.
-                scope.spawn(|| store.wal().checkpoint_passive());
-                store.catalog().groups(&query)
-            })?;
-            summary.top = groups.groups;
-            Duplicates { groups: groups.total, files: groups.files, reclaimable: groups.reclaimable }
+    let query = GroupQuery::default().limit(run.options.top);
+    let groups = std::thread::scope(|scope| {
+        if !run.unchanged {
+            // In parallel with the evaluation. If this fails, closing the store does it later.
+            scope.spawn(|| store.wal().checkpoint_passive());
         }
-    };
-    summary.duplicate_groups = duplicates.groups;
-    summary.duplicate_files = duplicates.files;
-    summary.reclaimable_bytes = duplicates.reclaimable;
+        store.catalog().groups(&query)
+    })?;
+    summary.top = groups.groups;
+    summary.duplicate_groups = groups.total;
+    summary.duplicate_files = groups.files;
+    summary.reclaimable_bytes = groups.reclaimable;
     summary.seconds.groups += begun.elapsed().as_secs_f64();
-    Ok(Some(duplicates))
+    Ok(Some(Duplicates { groups: groups.total, files: groups.files, reclaimable: groups.reclaimable }))
 }

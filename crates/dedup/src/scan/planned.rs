@@ -17,6 +17,7 @@ use super::reader::{BusyGuard, Reader};
 use super::run::ScanRun;
 use crate::error::Result;
 use crate::lock;
+use crate::named::{self, NamesOfRoot};
 use crate::progress::add;
 use crate::read::{HashScope, ReadFile};
 use crate::sys::Folder;
@@ -30,9 +31,17 @@ pub(super) type OpenRoots = HashMap<i64, OpenRoot>;
 pub(super) struct OpenRoot {
     pub(super) root: Root,
     pub(super) folder: Arc<Folder>,
-    /// Whether this scan covers the root. Files of other roots are read only for comparison. Those that have changed
+    /// Whether this scan covers the root. Files outside the scan are read only for comparison. Those that have changed
     /// since the last scan of their root are left to its next scan.
     pub(super) is_scanned: bool,
+    /// The files of the root that this scan covers, if it does not cover all.
+    pub(super) names: Option<Arc<NamesOfRoot>>,
+}
+
+impl OpenRoot {
+    fn covers(&self, path: &Path) -> bool {
+        self.is_scanned && self.names.as_ref().is_none_or(|names| named::contains(names, path))
+    }
 }
 
 /// Rows of a page or of one folder, or the error of the store.
@@ -43,6 +52,8 @@ pub(super) struct PlannedReads {
     batches: Mutex<Box<dyn Iterator<Item = Rows> + Send>>,
     /// The part of a file that is read, by its size.
     scope: Box<dyn Fn(u64) -> Option<HashScope> + Send + Sync>,
+    /// Whether the hash of each file is stored, because its samples do not distinguish it from another file.
+    keeps_hashes: bool,
     links: HashMap<i64, Vec<i64>>,
     reader: Arc<Reader>,
     queue: Arc<CatalogQueue>,
@@ -55,7 +66,7 @@ impl PlannedReads {
         run: &mut ScanRun<'_>,
         plan: Plan,
         batches: impl Iterator<Item = Rows> + Send + 'static,
-        scope: impl Fn(u64) -> Option<HashScope> + Send + Sync + 'static,
+        (scope, keeps_hashes): (impl Fn(u64) -> Option<HashScope> + Send + Sync + 'static, bool),
     ) -> Result<()> {
         run.summary.rehashed_files += plan.rehashed;
         add(&run.handle.to_read, plan.ids.len() as u64);
@@ -66,6 +77,7 @@ impl PlannedReads {
         let reads = Arc::new(PlannedReads {
             batches: Mutex::new(Box::new(batches)),
             scope: Box::new(scope),
+            keeps_hashes,
             links: plan.links,
             reader: run.reader.clone(),
             queue: run.queue.clone(),
@@ -110,7 +122,7 @@ impl PlannedReads {
 
     /// Returns the results to be written for a file that was read, and for other names of its inode.
     fn hashes_of(&self, open: &OpenRoot, row: &FileRow, read: ReadFile) -> Vec<FileHash> {
-        if !open.is_scanned && !read.is_same(&row.stat) {
+        if !open.covers(&row.path) && !read.is_same(&row.stat) {
             add(&self.reader.handle().counters.uncompared, 1);
             return Vec::new();
         }
@@ -118,18 +130,23 @@ impl PlannedReads {
             self.reader.handle().counters.record_error(&open.root.path.join(&row.path), error);
         }
         let is_same = self.reader.count(&row.stat, &read);
-        let ReadFile { stat, result, racy } = read;
+        let ReadFile { stat, mut result, racy } = read;
+        if let ReadResult::Content(digest) = &mut result
+            && self.keeps_hashes
+        {
+            digest.samples = None;
+        }
         let mut found = Vec::new();
         // Other names of the inode have the same content. If this name is missing or unreadable, they are left to the
         // next scan, which chooses another name.
         if is_same {
             for &id in self.links.get(&row.id).into_iter().flatten() {
                 let (file, result) = (FileRef::Row(id), result.clone());
-                found.push(FileHash { file, stat: row.stat, result, shared: false, differs: true, racy });
+                found.push(FileHash { file, stat: row.stat, result, differs: true, racy });
             }
         }
         let differs = !is_same || row.failed;
-        found.push(FileHash { file: FileRef::Row(row.id), stat, result, shared: false, differs, racy });
+        found.push(FileHash { file: FileRef::Row(row.id), stat, result, differs, racy });
         found
     }
 }

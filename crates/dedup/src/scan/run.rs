@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use gristmill_pool::error::Cause;
 use gristmill_pool::{Failure, Pool, Report};
 use gristmill_store::roots::Root;
-use gristmill_store::scans::{Duplicates, Scan};
+use gristmill_store::scans::Scan;
 use gristmill_store::{Store, display_path, process};
 
 use super::by_size::{self, RootTotals};
@@ -23,6 +23,7 @@ use super::planned::{OpenRoot, OpenRoots};
 use super::reader::Reader;
 use super::{ScanMode, ScanOptions, comparison_name, contents, groups, samples, walk};
 use crate::error::{Error, Result};
+use crate::named::{self, NamesOfRoot};
 use crate::progress::{Counters, MAX_SAMPLES, ScanHandle, ScanPhase, ScanProgress, add};
 use crate::roots::open_if_reachable;
 use crate::summary::ScanSummary;
@@ -35,8 +36,8 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(3_500);
 /// Interval at which the heartbeat of the scan is written.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Reason why the files of a root are not read by a scan that does not walk.
-const UNREACHABLE: &str = "cannot be reached: its folder is missing, or empty although it had files, or on another \
+/// Reason why the files of a root are not read by a scan that does not walk the whole root.
+pub(super) const UNREACHABLE: &str = "cannot be reached: its folder is missing, or empty although it had files, or on another \
     disk than at its last scan. Is its disk mounted?";
 
 /// Rows of a query of all files between two checks of the heartbeat. Reading the clock for each row would take a
@@ -54,6 +55,8 @@ pub(super) struct ScanRun<'a> {
     pub(super) scans: &'a [Scan],
     pub(super) queue: Arc<CatalogQueue>,
     pub(super) reader: Arc<Reader>,
+    /// Names of the roots of which only these files are scanned.
+    pub(super) named: HashMap<i64, Arc<NamesOfRoot>>,
     /// Whether the catalog had files before the scan.
     pub(super) had_files: bool,
     /// Row ids of roots that cannot be reached.
@@ -63,8 +66,8 @@ pub(super) struct ScanRun<'a> {
     pub(super) walked: HashMap<i64, Arc<Folder>>,
     /// Hashes new files during the walk, if the scan walks and reads.
     pub(super) early: Option<Arc<EarlyStages>>,
-    /// The duplicates of the last full comparison, if nothing has changed since.
-    pub(super) unchanged: Option<Duplicates>,
+    /// Whether nothing has changed since the last full comparison.
+    pub(super) unchanged: bool,
     pub(super) summary: ScanSummary,
     pub(super) totals: HashMap<i64, RootTotals>,
     /// Time when the scan noticed that it was cancelled.
@@ -96,12 +99,13 @@ impl<'a> ScanRun<'a> {
             scans,
             queue: Arc::new(CatalogQueue::new(store, handle, options.every_file)),
             reader: Arc::new(Reader::new(handle.clone(), options.io_limit, workers)),
+            named: HashMap::new(),
             had_files: true,
             absent: HashSet::new(),
             open_roots: Arc::default(),
             walked: HashMap::new(),
             early: None,
-            unchanged: None,
+            unchanged: false,
             summary: ScanSummary::default(),
             totals: HashMap::new(),
             cancelled_at: OnceCell::new(),
@@ -131,6 +135,28 @@ impl<'a> ScanRun<'a> {
                 self.store.scans().mark_walked(scan.id, &process::tag())?;
             }
         }
+        std::thread::scope(|scope| {
+            if self.handle.counters.new.load(Ordering::Relaxed) > 0 {
+                // Most rows are written; the later stages leave a core idle. If it fails, closing the store does it.
+                let store = self.store;
+                scope.spawn(move || store.wal().checkpoint_passive());
+            }
+            self.run_later_stages()
+        })
+    }
+
+    fn run_later_stages(&mut self) -> Result<()> {
+        if self.is_fully_hashed()?
+            && let Some(early) = self.early.clone()
+        {
+            let large_files = early.take_large_files();
+            if !large_files.is_empty() {
+                let begun = Instant::now();
+                contents::read_new(self, &early, large_files)?;
+                self.summary.seconds.contents = begun.elapsed().as_secs_f64();
+            }
+        }
+        // A large file that could not be read is left to the plan.
         if self.is_fully_hashed()? {
             let ScanProgress { files, bytes, .. } = self.handle.progress();
             self.totals = self.chosen.iter().map(|root| (root.id, RootTotals { files, bytes })).collect();
@@ -141,7 +167,7 @@ impl<'a> ScanRun<'a> {
         self.queue.share_first_files();
         let begun = Instant::now();
         self.open_roots();
-        let mut same_size = by_size::find(self.store, &self.plan_request(), || self.proceed())?;
+        let mut same_size = by_size::find(self.store, &self.plan_request()?, || self.proceed())?;
         self.totals = std::mem::take(&mut same_size.roots);
         self.summary.seconds.plan = begun.elapsed().as_secs_f64();
         if !self.options.mode.reads() {
@@ -152,13 +178,17 @@ impl<'a> ScanRun<'a> {
             };
         }
         self.count_tried(&same_size.tried)?;
-        let large_files = same_size.large_files;
+        let has_files = same_size.files > 0;
         let begun = Instant::now();
         samples::read(self, same_size.plan)?;
         self.summary.seconds.samples = begun.elapsed().as_secs_f64();
-        if large_files > 0 && !self.handle.is_cancelled() {
+        if has_files && !self.handle.is_cancelled() {
             let begun = Instant::now();
-            let plan = contents::find(self.store, &self.plan_request(), || self.proceed())?;
+            // Otherwise the first file of each content would be read again.
+            self.queue.share_first_files();
+            self.queue.flush();
+            let remembered = self.queue.remembered_rows();
+            let plan = contents::find(self.store, &self.plan_request()?, &remembered, || self.proceed())?;
             self.summary.seconds.plan += begun.elapsed().as_secs_f64();
             let begun = Instant::now();
             contents::read(self, plan)?;
@@ -176,11 +206,18 @@ impl<'a> ScanRun<'a> {
         HashRule { algorithm, every_file }
     }
 
-    fn plan_request(&self) -> PlanRequest {
+    fn plan_request(&self) -> Result<PlanRequest> {
+        let mut named_failed = HashMap::new();
+        for (root, names) in &self.named {
+            let failed = self.store.catalog().failed_files(*root)?.into_iter();
+            let failed = failed.filter(|(_, path)| named::contains(names, path)).map(|(id, _)| id);
+            named_failed.insert(*root, failed.collect::<HashSet<i64>>());
+        }
         let roots = self.chosen.iter().map(|root| root.id).collect();
         let resumed = self.scans.iter().filter(|scan| scan.resumed);
         let resumed_from = resumed.map(|scan| (scan.root, scan.started_at)).collect();
-        PlanRequest { rule: self.rule(), roots, resumed_from, open_roots: self.open_roots.clone() }
+        let open_roots = self.open_roots.clone();
+        Ok(PlanRequest { rule: self.rule(), roots, named_failed, resumed_from, open_roots })
     }
 
     /// Counts files that could not be read before the scan was resumed: they are errors of the whole scan.
@@ -211,9 +248,9 @@ impl<'a> ScanRun<'a> {
             return Ok(false);
         };
         let name = comparison_name(self.options);
-        self.unchanged = self.store.scans().last_full_comparison(&name, &self.scan_ids())?;
+        self.unchanged = self.store.scans().is_compared_with(&name, &self.scan_ids())?;
         self.totals = totals;
-        Ok(self.unchanged.is_some())
+        Ok(self.unchanged)
     }
 
     /// Whether no further stage is needed: all files are new, of one root, and were hashed during the walk.
@@ -255,7 +292,8 @@ impl<'a> ScanRun<'a> {
                 self.absent.insert(root.id);
                 continue;
             };
-            open_roots.insert(root.id, OpenRoot { root: root.clone(), folder, is_scanned });
+            let names = self.named.get(&root.id).cloned();
+            open_roots.insert(root.id, OpenRoot { root: root.clone(), folder, is_scanned, names });
         }
         self.open_roots = Arc::new(open_roots);
     }
@@ -347,7 +385,7 @@ fn scan_error(failure: &Failure) -> Error {
 pub(super) mod tests {
     use gristmill_pool::clock::ManualClock;
     use gristmill_pool::{TaskError, TaskResult};
-    use gristmill_store::catalog::{Algorithm, Batch, FileHash, FileRow, ReadResult};
+    use gristmill_store::catalog::{Algorithm, Batch, Digest, FileHash, FileRow, ReadResult};
     use gristmill_store::scans::LEASE;
 
     use super::*;
@@ -370,7 +408,7 @@ pub(super) mod tests {
         store.roots().follow_links(root.id, true).expect("changed");
         let roots = store.roots().list().expect("roots");
         let (options, handle) = (ScanOptions { mode, ..ScanOptions::default() }, Arc::default());
-        let scans = begin_scans(&store, &roots, &options).expect("a scan");
+        let scans = begin_scans(&store, &roots, &HashMap::new(), &options).expect("a scan");
         let mut run = ScanRun::new(&store, &options, &handle, (&roots, &roots), &scans);
         run.heartbeat_interval = Duration::ZERO;
         run.files_read.set(FILES_PER_CHECK - 1);
@@ -416,8 +454,8 @@ pub(super) mod tests {
     fn heartbeat_is_renewed_while_contents_are_compared() {
         with_run(ScanMode::Walk, |mut run, clock| {
             walk::run(&mut run).expect("a walk");
-            let result = || ReadResult::Content(Algorithm::Blake3, vec![1; 32]);
-            let hashes = rows(&run).iter().map(|row| FileHash::shared(row.id, row.stat, result())).collect();
+            let result = || ReadResult::Content(Digest::shared(Algorithm::Blake3, vec![1; 32]));
+            let hashes = rows(&run).iter().map(|row| FileHash::of_row(row.id, row.stat, result())).collect();
             run.store.catalog().write(Batch { hashes, ..Batch::default() }).expect("written");
             assert_renews_heartbeat(&mut run, clock, |run| groups::mark(run).expect("marked"));
         });

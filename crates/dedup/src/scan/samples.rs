@@ -22,7 +22,7 @@ pub(super) fn read(run: &mut ScanRun<'_>, plan: Plan) -> Result<()> {
         Ok(rows) => batches(&rows).into_iter().map(Ok).collect(),
         Err(error) => vec![Err(error)],
     });
-    PlannedReads::run(run, plan, batches, move |size| rule.first_scope(size))
+    PlannedReads::run(run, plan, batches, (move |size| rule.first_scope(size), false))
 }
 
 /// Groups rows of one folder into batches of limited size.

@@ -1,12 +1,13 @@
 //! Walks a root and compares each folder with the catalog.
 //!
-//! Owns the order of folders; `visit` compares their entries. Each folder is a task, and its listing records that it
+//! Owns the order of folders; `visit` compares their entries, and `named` only those that the user named. Each folder is a task, and its listing records that it
 //! was walked. Subfolders are spawned after the listing is added to the catalog queue, so a parent's row is always
 //! written before its children's. A folder that cannot be read keeps its error, and nothing in or below it is marked
 //! missing.
 
 mod links;
 mod mounts;
+mod named;
 mod skipped;
 mod visit;
 
@@ -19,7 +20,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use gristmill_pool::{Context, Pool, Task, TaskError, TaskResult};
 use gristmill_store::Store;
-use gristmill_store::catalog::{FolderRef, LinkKind, Listing, ListingStatus, Skipped, Stat};
+use gristmill_store::catalog::{BrokenLink, FolderRef, LinkKind, Listing, ListingStatus, Skipped, Stat};
 use gristmill_store::roots::Root;
 
 use self::links::DeferredLink;
@@ -48,7 +49,7 @@ pub(super) fn run(run: &mut ScanRun<'_>) -> Result<bool> {
     let mut walks = Vec::new();
     for (root, scan) in run.chosen.iter().zip(run.scans) {
         let walk = Walk::new(run, (root, scan.id), &roots, &scanned);
-        match walk {
+        match walk.and_then(|walk| walk.check_reachable(run).map(|()| walk)) {
             Ok(walk) => {
                 run.walked.insert(root.id, walk.root_folder.clone());
                 walks.push(walk);
@@ -65,11 +66,18 @@ pub(super) fn run(run: &mut ScanRun<'_>) -> Result<bool> {
     }
     let pool = run.pool("walk")?;
     for walk in &walks {
-        walk.begin(&pool)?;
+        match run.named.get(&walk.root.id) {
+            None => walk.begin(&pool)?,
+            Some(names) => walk.begin_named(run, &pool, names),
+        }
     }
     run.wait(&pool);
     links::follow_all(run, &walks, &pool);
     run.finish(&pool)?;
+    if let Some(early) = &run.early {
+        // Refused only if the scan is cancelled or a write has failed.
+        let _ = run.queue.add_names(early.take_other_names());
+    }
     for walk in walks.iter().filter(|walk| walk.has_failed.load(Ordering::Relaxed)) {
         run.walked.remove(&walk.root.id);
         run.absent.insert(walk.root.id);
@@ -79,7 +87,7 @@ pub(super) fn run(run: &mut ScanRun<'_>) -> Result<bool> {
         && !run.options.one_file_system
         && run.handle.errors.load(Ordering::Relaxed) == 0;
     if is_written && is_whole && !run.handle.is_cancelled() {
-        for walk in &walks {
+        for walk in walks.iter().filter(|walk| !run.named.contains_key(&walk.root.id)) {
             let missing = run.store.catalog().mark_unseen_missing(walk.root.id)?;
             add(&run.handle.counters.missing, missing as u64);
         }
@@ -119,6 +127,8 @@ struct Walk {
     /// Inodes with several names that were counted already.
     counted: Mutex<HashSet<(u64, u64)>>,
     links: Mutex<BTreeMap<PathBuf, DeferredLink>>,
+    /// Broken links of the catalog, by the row id of their folder.
+    broken_links: HashMap<i64, Vec<BrokenLink>>,
     /// Folders reached through symbolic links, so that none is walked twice.
     visited: Mutex<HashSet<(u64, u64)>>,
 }
@@ -175,6 +185,7 @@ impl Walk {
             filesystems: Mutex::default(),
             counted: Mutex::default(),
             links: Mutex::default(),
+            broken_links: run.store.catalog().broken_links_by_folder(root.id)?,
             visited: Mutex::default(),
         }))
     }
@@ -231,7 +242,7 @@ impl Walk {
             Ok(String::from_utf8_lossy(&bytes).into_owned())
         });
         match text {
-            Ok(text) => IgnoreRules::nested(parent, path, &text),
+            Ok(text) => IgnoreRules::nested(parent, path, &text, self.filter.ignores_case()),
             Err(_) => parent,
         }
     }
@@ -269,7 +280,7 @@ impl Walk {
         let filesystem = self.filesystem_of(&folder, device)?;
         let mut visit = Visit::new(self, &folder, &folder_ref, known, rules.as_ref());
         visit.listing.filesystem = filesystem;
-        visit.via_link = via_link;
+        visit.listing.via_link = via_link;
         // On another filesystem, files with the same paths are different files.
         visit.keeps_hashes = match known_filesystem.zip(filesystem) {
             Some((before, now)) => self.may_be_one_filesystem(before, now)?,
@@ -384,6 +395,12 @@ impl Walk {
 
     fn record_error(&self, path: &Path, reason: &str) {
         self.handle.counters.record_error(&self.absolute(path), reason);
+    }
+
+    /// Broken links of a folder in the catalog.
+    fn known_broken_links(&self, folder: &FolderRef) -> &[BrokenLink] {
+        let known = folder.id.and_then(|id| self.broken_links.get(&id));
+        known.map_or(&[], Vec::as_slice)
     }
 
     fn send_listing(&self, listing: Listing) -> TaskResult<()> {

@@ -177,6 +177,11 @@ pub(crate) fn file_stat(file: &File) -> io::Result<EntryStat> {
     Ok(entry_stat(&fs::fstat(file.as_fd())?))
 }
 
+/// Returns the metadata of a path, following symbolic links.
+pub(crate) fn path_stat(path: &Path) -> io::Result<EntryStat> {
+    Ok(entry_stat(&fs::stat(path)?))
+}
+
 /// Whether an error means that a symbolic link was refused.
 pub(crate) fn is_link_error(error: &io::Error) -> bool {
     error.raw_os_error() == Some(Errno::LOOP.raw_os_error())

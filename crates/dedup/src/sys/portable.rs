@@ -85,6 +85,11 @@ pub(crate) fn file_stat(file: &File) -> io::Result<EntryStat> {
     Ok(entry_stat(&file.metadata()?))
 }
 
+#[cfg_attr(test, allow(dead_code, reason = "on Linux only tests use it"))]
+pub(crate) fn path_stat(path: &Path) -> io::Result<EntryStat> {
+    Ok(entry_stat(&fs::metadata(path)?))
+}
+
 /// Always false: refused links are reported as `NotADirectory`.
 #[cfg_attr(test, allow(dead_code, reason = "on Linux only tests use it"))]
 pub(crate) fn is_link_error(_: &io::Error) -> bool {

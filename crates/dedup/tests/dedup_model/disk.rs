@@ -25,6 +25,8 @@ pub(crate) struct Disk {
     mounted: Vec<(usize, usize)>,
     /// Whether the bind mount exists.
     bound: bool,
+    /// Whether anything was mounted or moved away, so that a file may be on another disk than before.
+    pub(crate) has_changed: bool,
 }
 
 /// Returns a content. Contents of one size differ in one byte; number 0 is all zeros.
@@ -40,7 +42,7 @@ impl Disk {
     pub(crate) fn new(mounts: bool) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let base = fs::canonicalize(folder.path()).expect("its path");
-        let disk = Disk { folder: Some(folder), base, mounts, mounted: Vec::new(), bound: false };
+        let disk = Disk { folder: Some(folder), base, mounts, mounted: Vec::new(), bound: false, has_changed: false };
         for path in ["away", "out/d", "r0", "r1", "m0", "m1"] {
             fs::create_dir_all(disk.base.join(path)).expect("a folder");
         }
@@ -115,6 +117,7 @@ impl Disk {
 
     /// Applies an operation. Returns a description, or `None` if it could not be applied.
     pub(crate) fn apply(&mut self, op: &Op) -> Option<String> {
+        self.has_changed |= matches!(op, Op::Mount { .. } | Op::Bind | Op::MoveRootAway(_));
         match *op {
             Op::Mount { point, disk } => self.mount(point, disk),
             Op::Unmount { point } => self.unmount(point),
@@ -330,8 +333,14 @@ impl Drop for Disk {
 /// Whether this process may mount disks.
 pub(crate) fn can_mount() -> bool {
     let folder = tempfile::tempdir().expect("a folder");
-    let mut disk =
-        Disk { base: folder.path().to_owned(), folder: Some(folder), mounts: true, mounted: Vec::new(), bound: false };
+    let mut disk = Disk {
+        base: folder.path().to_owned(),
+        folder: Some(folder),
+        mounts: true,
+        mounted: Vec::new(),
+        bound: false,
+        has_changed: false,
+    };
     disk.mount(0, 0).is_some() && disk.unmount(0).is_some()
 }
 

@@ -20,15 +20,15 @@ pub(crate) struct Before {
     pub(crate) roots: Vec<Root>,
     /// The roots that the scan covers.
     pub(crate) chosen: Vec<Root>,
-    rows: BTreeMap<PathBuf, Rows>,
-    hashed: BTreeMap<PathBuf, Algorithm>,
+    pub(crate) rows: BTreeMap<PathBuf, Rows>,
+    pub(crate) hashed: BTreeMap<PathBuf, Algorithm>,
     /// Roots that the scan must refuse: the folder is missing, or is empty and had files. A scan that does not walk
     /// also refuses one on another disk than before.
-    refused: BTreeSet<PathBuf>,
+    pub(crate) refused: BTreeSet<PathBuf>,
 }
 
 impl Before {
-    fn is_chosen(&self, path: &Path) -> bool {
+    pub(crate) fn is_chosen(&self, path: &Path) -> bool {
         self.chosen.iter().any(|root| root.path == path)
     }
 }
@@ -37,6 +37,9 @@ impl Round {
     /// Scans, and checks the summary and the catalog. Returns `None` if the scan was not carried out.
     pub(crate) fn scan(&mut self, index: Option<usize>, op: &ScanOp) -> Check<Option<ScanSummary>> {
         let roots = self.roots()?;
+        if let Some(names) = &op.named {
+            return self.named_scan(index, op, names);
+        }
         let requested = scans::chosen(op, &roots);
         if requested.is_empty() {
             return Ok(None);
@@ -90,6 +93,7 @@ impl Round {
             return fail("unexpected number of errors", format!("{} instead of {errors}", ended.errors));
         }
         self.update_known(op, &before, ended.is_some());
+        self.update_walked(op, &before, summary.as_ref());
         for (path, registered) in &mut self.registered {
             if emptied.iter().any(|folder| folder.starts_with(path)) {
                 registered.known = Known::Partly;
@@ -108,11 +112,28 @@ impl Round {
         }
         self.coverage_is_right(op, &before, summary.as_ref())?;
         self.unread_files_are_counted()?;
+        if ended.is_some() && emptied.is_empty() && matches!(op.mode, ScanMode::All | ScanMode::Walk) {
+            self.lists_are_right(op, &before)?;
+        }
         Ok(summary)
     }
 
+    /// Updates which roots were scanned completely. Where a scan was killed is not known.
+    fn update_walked(&mut self, op: &ScanOp, before: &Before, summary: Option<&ScanSummary>) {
+        let walks = matches!(op.mode, ScanMode::All | ScanMode::Walk);
+        for (path, registered) in &mut self.registered {
+            if !before.is_chosen(path) || !walks {
+                continue;
+            }
+            registered.is_unfinished = summary.is_some_and(|summary| summary.interrupted);
+            if summary.is_none_or(|summary| !summary.interrupted) {
+                registered.was_walked |= !before.refused.contains(path);
+            }
+        }
+    }
+
     /// Scans while files change or another scan runs. The result is not checked here, but by later scans.
-    fn disturbed_scan(&mut self, op: &ScanOp, requested: &[Root]) -> Check {
+    pub(crate) fn disturbed_scan(&mut self, op: &ScanOp, requested: &[Root]) -> Check {
         let text = match scans::run(self.store(), requested, op, &self.disk) {
             Ok(summary) => format!("interrupted {} errors {:?}", summary.interrupted, summary.error_samples),
             Err(error) => error.to_string(),
@@ -120,6 +141,7 @@ impl Round {
         self.log_detail(&text);
         for registered in self.registered.values_mut() {
             registered.known = Known::Partly;
+            (registered.was_walked, registered.is_unfinished) = (true, false);
         }
         self.unread_files_are_counted()
     }
@@ -141,11 +163,11 @@ impl Round {
         roots.filter(|path| !op.allow_empty && self.disk.is_unmounted_root(path)).collect()
     }
 
-    fn log_detail(&mut self, text: &str) {
+    pub(crate) fn log_detail(&mut self, text: &str) {
         self.log.push(format!("    {text}"));
     }
 
-    fn before(&self, op: &ScanOp, roots: Vec<Root>, requested: &[Root]) -> Check<Before> {
+    pub(crate) fn before(&self, op: &ScanOp, roots: Vec<Root>, requested: &[Root]) -> Check<Before> {
         let within = |root: &&Root| requested.iter().any(|requested| root.path.starts_with(&requested.path));
         let chosen: Vec<Root> = roots.iter().filter(within).cloned().collect();
         let mut rows = BTreeMap::new();
@@ -170,7 +192,7 @@ impl Round {
         Ok(Before { roots, chosen, rows, hashed, refused })
     }
 
-    fn model_of(&self, path: &Path, registered: &Registered) -> Files {
+    pub(crate) fn model_of(&self, path: &Path, registered: &Registered) -> Files {
         let roots: Vec<PathBuf> = self.registered.keys().cloned().collect();
         model::files(path, &registered.rules, registered.follow, &roots)
     }

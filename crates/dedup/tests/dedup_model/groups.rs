@@ -68,6 +68,11 @@ impl Round {
             }
         }
         if coverage.complete {
+            let is_known = |registered: &Registered| registered.was_walked && !registered.is_unfinished;
+            if let Some((root, _)) = self.registered.iter().find(|(_, registered)| !is_known(registered)) {
+                let text = format!("{}: {coverage:?}", root.display());
+                return fail("coverage is called complete without a complete scan", text);
+            }
             if summary.is_some_and(|summary| summary.interrupted) {
                 return fail("coverage is called complete after an unfinished scan", format!("{coverage:?}"));
             }

@@ -118,7 +118,8 @@ impl Walk<'_> {
             } else if metadata.is_dir() {
                 let elsewhere = self.rules.one_file_system && metadata.dev() != self.device;
                 let is_root = self.roots.contains(&full);
-                if !elsewhere && !is_root && self.rules.matches_folder(&path, &ignores) {
+                let is_included = self.rules.matches_folder(&path, &ignores) && !self.rules.is_too_deep(&path);
+                if !elsewhere && !is_root && is_included {
                     self.folder(&path, ignores.clone(), via_link);
                 }
             } else if metadata.is_file() && self.rules.matches_file(&path, &ignores) {
@@ -142,7 +143,9 @@ impl Walk<'_> {
             return;
         }
         if metadata.is_dir() {
-            self.folder(&path, Ignores::new(), true);
+            if !self.rules.is_too_deep(&path) {
+                self.folder(&path, Ignores::new(), true);
+            }
         } else if metadata.is_file() && self.rules.matches_file(&path, &Ignores::new()) {
             self.file(path, &full, &metadata, true);
         }

@@ -3,8 +3,10 @@
 //! Operations hold numbers, not paths: `file` is taken modulo the number of files that exist when the operation is
 //! applied. So any subset of a round's operations is also a round, which makes failures easy to reduce.
 
+use std::path::{Path, PathBuf};
+
 use gristmill_check::Rng;
-use gristmill_dedup::{Filter, ScanMode, ScanOptions};
+use gristmill_dedup::{Filter, NamedFiles, ScanMode, ScanOptions};
 use gristmill_store::catalog::Algorithm;
 
 use crate::rules::{Pattern, Rules};
@@ -151,6 +153,8 @@ pub(crate) enum Stop {
 pub(crate) struct ScanOp {
     /// Index of the root to scan; `None` for all roots.
     pub(crate) root: Option<usize>,
+    /// The files to scan instead of roots.
+    pub(crate) named: Option<Vec<Location>>,
     pub(crate) mode: ScanMode,
     pub(crate) algorithm: Algorithm,
     pub(crate) every_file: bool,
@@ -195,6 +199,7 @@ impl ScanOp {
     pub(crate) fn complete(rules: Rules) -> Self {
         ScanOp {
             root: None,
+            named: None,
             mode: ScanMode::All,
             algorithm: Algorithm::Blake3,
             every_file: false,
@@ -206,6 +211,19 @@ impl ScanOp {
             kill: false,
             meanwhile: None,
         }
+    }
+}
+
+/// Returns the named files of a scan, in a folder with all roots.
+pub(crate) fn named_files(base: &Path, names: &[Location]) -> NamedFiles {
+    let mut named = NamedFiles::default();
+    names.iter().for_each(|at| named.add(&at.path(base)));
+    named
+}
+
+impl Location {
+    pub(crate) fn path(self, base: &Path) -> PathBuf {
+        base.join(ROOTS[self.root]).join(FOLDERS[self.folder]).join(NAMES[self.name])
     }
 }
 
@@ -371,7 +389,9 @@ fn scan(rng: &mut Rng, usable: &[usize], defaults: &ScanDefaults) -> ScanOp {
         2 => Some(Meanwhile::Scan(*rng.pick(usable))),
         _ => None,
     };
+    let named = matches!(mode, ScanMode::All | ScanMode::Walk) && one_in(rng, 4);
     ScanOp {
+        named: named.then(|| (0..1 + rng.within(0..8)).map(|_| location(rng, usable)).collect()),
         root: one_in(rng, 3).then(|| *rng.pick(usable)),
         mode,
         algorithm,
@@ -390,7 +410,7 @@ fn scan(rng: &mut Rng, usable: &[usize], defaults: &ScanDefaults) -> ScanOp {
 pub(crate) fn rules(rng: &mut Rng) -> Rules {
     let mut rules = Rules::default();
     let patterns = |rng: &mut Rng| (0..=rng.within(0..2)).map(|_| Pattern::pick(rng)).collect();
-    match rng.within(0..9) {
+    match rng.within(0..10) {
         0 => rules.min_size = Some(*rng.pick(&[1, 100, 65_536])),
         1 => rules.max_size = Some(*rng.pick(&[100, 65_536])),
         2 | 3 => rules.exclude = patterns(rng),
@@ -398,6 +418,7 @@ pub(crate) fn rules(rng: &mut Rng) -> Rules {
         5 => rules.skip_hidden = true,
         6 => rules.gitignore = true,
         7 => rules.one_file_system = true,
+        8 => rules.max_depth = Some(*rng.pick(&[1, 2])),
         _ => rules.older_than_day = Some(2),
     }
     if one_in(rng, 4) {

@@ -53,6 +53,10 @@ pub(crate) struct Registered {
     /// Filters and link setting of the last walk.
     pub(crate) rules: Rules,
     pub(crate) follow: bool,
+    /// Whether a scan of the whole root has ended.
+    pub(crate) was_walked: bool,
+    /// Whether a scan of the whole root was stopped since one has ended.
+    pub(crate) is_unfinished: bool,
 }
 
 pub(crate) struct Round {

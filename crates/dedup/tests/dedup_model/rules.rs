@@ -1,5 +1,6 @@
 //! Models the filters of a scan, without using the crate's own code.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use gristmill_check::Rng;
@@ -51,6 +52,7 @@ pub(crate) struct Rules {
     pub(crate) max_size: Option<u64>,
     /// Only files modified before this day of 1970.
     pub(crate) older_than_day: Option<i64>,
+    pub(crate) max_depth: Option<u32>,
     pub(crate) skip_hidden: bool,
     pub(crate) gitignore: bool,
     pub(crate) one_file_system: bool,
@@ -66,6 +68,7 @@ impl From<&Rules> for Filter {
             max_size: rules.max_size,
             newer_than: None,
             older_than: rules.older_than_day.map(|day| day * DAY_NS),
+            max_depth: rules.max_depth,
             skip_hidden: rules.skip_hidden,
             gitignore: rules.gitignore,
             ignore_case: false,
@@ -89,6 +92,29 @@ impl Rules {
     pub(crate) fn matches_file(&self, path: &Path, ignores: &Ignores) -> bool {
         let included = self.include.is_empty() || self.include.iter().any(|pattern| pattern.matches(path));
         included && self.matches_folder(path, ignores)
+    }
+
+    /// Whether a folder of a root is excluded, or one above it.
+    pub(crate) fn excludes_folder(&self, root: &Path, folder: &Path) -> bool {
+        let ignores_in = |folder: &Path| std::fs::read_to_string(root.join(folder).join(".gitignore")).ok();
+        let device = |path: &Path| std::fs::metadata(path).map(|found| found.dev()).ok();
+        let mut ignores = Ignores::new();
+        let mut above: Vec<&Path> = folder.ancestors().collect();
+        above.reverse();
+        for path in above {
+            let is_root = path.as_os_str().is_empty();
+            let elsewhere = self.one_file_system && device(&root.join(path)) != device(root);
+            if !is_root && (elsewhere || self.is_too_deep(path) || !self.matches_folder(path, &ignores)) {
+                return true;
+            }
+            ignores.extend(ignores_in(path).map(|line| (path.to_path_buf(), line.trim().to_owned())));
+        }
+        false
+    }
+
+    /// Whether the files in a folder are too deep.
+    pub(crate) fn is_too_deep(&self, path: &Path) -> bool {
+        self.max_depth.is_some_and(|max| path.components().count() + 1 > max as usize)
     }
 
     pub(crate) fn matches_stat(&self, size: u64, mtime_ns: i64) -> bool {

@@ -40,9 +40,15 @@ fn is_reached(stop: Stop, progress: ScanProgress) -> bool {
 }
 
 /// Scans, and calls `act` once when the scan reaches its stop point.
-fn run_until(store: &Store, roots: &[Root], op: &ScanOp, act: impl Fn(&ScanHandle)) -> Result<ScanSummary> {
+fn run_until(
+    store: &Store,
+    (base, roots): (&Path, &[Root]),
+    op: &ScanOp,
+    act: impl Fn(&ScanHandle),
+) -> Result<ScanSummary> {
     let handle = Arc::new(ScanHandle::default());
-    let options = op.options();
+    let named = op.named.as_ref().map(|names| ops::named_files(base, names));
+    let options = options!(ScanOptions { named: named; ..op.options() });
     if op.stop == Stop::Before {
         act(&handle);
     }
@@ -63,7 +69,7 @@ fn run_until(store: &Store, roots: &[Root], op: &ScanOp, act: impl Fn(&ScanHandl
 
 /// Scans. At the stop point, runs the action of the operation and cancels the scan.
 pub(crate) fn run(store: &Store, roots: &[Root], op: &ScanOp, disk: &Disk) -> Result<ScanSummary> {
-    run_until(store, roots, op, |handle| {
+    run_until(store, (disk.base(), roots), op, |handle| {
         match &op.meanwhile {
             None => {}
             Some(Meanwhile::Edits(edits, stops)) => {
@@ -114,16 +120,18 @@ pub(crate) fn be_killed() -> Option<()> {
     let (seed, mounts, index) = (numbers.next()?, numbers.next()? == 1, numbers.next()?);
     let op = ops::choose(seed, mounts).swap_remove(usize::try_from(index).ok()?);
     let Op::Scan(op) = op else { return None };
+    let base = Path::new(&store).parent()?;
     let store = catalog::open(Path::new(&store));
     let roots = store.roots().list().expect("roots");
     let roots = chosen(&op, &roots);
     // A scan that ends before the stop point is not killed. Its errors are not checked.
-    let _ = run_until(&store, &roots, &op, |_| kill_process(getpid(), Signal::KILL).expect("killed"));
+    let _ = run_until(&store, (base, &roots), &op, |_| kill_process(getpid(), Signal::KILL).expect("killed"));
     Some(())
 }
 
 /// The roots that a scan is asked for.
 pub(crate) fn chosen(op: &ScanOp, roots: &[Root]) -> Vec<Root> {
-    let is_chosen = |root: &&Root| op.root.is_none_or(|number| root.path.ends_with(ops::ROOTS[number]));
+    let is_chosen =
+        |root: &&Root| op.named.is_none() && op.root.is_none_or(|number| root.path.ends_with(ops::ROOTS[number]));
     roots.iter().filter(is_chosen).cloned().collect()
 }

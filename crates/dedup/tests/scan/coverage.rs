@@ -3,7 +3,7 @@
 use std::fs;
 
 use gristmill_dedup::{ScanMode, ScanOptions};
-use gristmill_store::catalog::{Algorithm, Batch, FileHash, FileRef, ReadResult};
+use gristmill_store::catalog::{Algorithm, Batch, Digest, FileHash, FileRef, ReadResult};
 
 use crate::fixture::{Fixture, MIB, bytes, mode, sets};
 use crate::stop_and_resume::stop_when;
@@ -11,7 +11,7 @@ use crate::stop_and_resume::stop_when;
 /// The result that a killed scan has written about a file it read.
 fn file_hash(fixture: &Fixture, path: &str, result: ReadResult, racy: bool) -> FileHash {
     let row = fixture.row(path);
-    FileHash { file: FileRef::Row(row.id), stat: row.stat, result, shared: false, differs: false, racy }
+    FileHash { file: FileRef::Row(row.id), stat: row.stat, result, differs: false, racy }
 }
 
 fn record(fixture: &Fixture, hashes: Vec<FileHash>) {
@@ -27,8 +27,9 @@ fn files_read_but_not_grouped_count_as_unread() {
     let fixture = Fixture::of(&[("a", 1, 50), ("b", 1, 50), ("c", 2, 50)]);
     fixture.scan_with(&mode(ScanMode::Walk));
     let content = |seed| blake3::hash(&bytes(seed, 50)).as_bytes().to_vec();
-    let hashes = [("a", 1), ("b", 1), ("c", 2)]
-        .map(|(path, seed)| file_hash(&fixture, path, ReadResult::Content(Algorithm::Blake3, content(seed)), false));
+    let hashes = [("a", 1), ("b", 1), ("c", 2)].map(|(path, seed)| {
+        file_hash(&fixture, path, ReadResult::Content(Digest::unshared(Algorithm::Blake3, content(seed))), false)
+    });
     record(&fixture, hashes.to_vec());
     let coverage = fixture.coverage();
     assert_eq!((coverage.complete, coverage.unread_files), (false, 2), "{coverage:?}");
@@ -68,9 +69,9 @@ fn hard_links_share_samples() {
     fixture.scan();
     let samples = fixture.row("q").samples.expect("samples");
     record(&fixture, vec![file_hash(&fixture, "q too", ReadResult::Samples(samples), true)]);
-    let content = ReadResult::Content(Algorithm::Blake3, blake3::hash(&bytes(2, 70_000)).as_bytes().to_vec());
-    let content = file_hash(&fixture, "q too", content, true);
-    record(&fixture, vec![FileHash { differs: true, shared: true, ..content }]);
+    let digest = Digest::shared(Algorithm::Blake3, blake3::hash(&bytes(2, 70_000)).as_bytes().to_vec());
+    let content = file_hash(&fixture, "q too", ReadResult::Content(digest), true);
+    record(&fixture, vec![FileHash { differs: true, ..content }]);
     let row = fixture.row("q too");
     assert_eq!((row.samples, row.algorithm), (None, Some(Algorithm::Blake3)));
     assert!(fixture.coverage().complete, "{:?}", fixture.coverage());

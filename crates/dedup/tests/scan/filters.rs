@@ -118,6 +118,59 @@ fn size_and_time_limits_select_files() {
 }
 
 #[test]
+fn depth_limits_select_files() {
+    check(&options!(Filter { max_depth: Some(1) }), &[".profile", "a.jpg", "a.tmp", "new.txt"]);
+    let two = all_but(&["deep/build/e.txt", "deep/er/a.jpg", "deep/er/b.JPG", "deep/er/large.bin"]);
+    check(&options!(Filter { max_depth: Some(2) }), &two);
+    check(&options!(Filter { max_depth: Some(3) }), &ALL);
+    let jpg = options!(Filter { max_depth: Some(2); ..include(&["*.jpg"]) });
+    check(&jpg, &["a.jpg"]);
+    let error = options!(Filter { max_depth: Some(0) }).check().expect_err("an error");
+    assert!(error.to_string().contains("depth 1"), "{error}");
+}
+
+/// A link to a file has the depth of a file, a link to a folder that of a folder.
+#[test]
+fn depth_limit_applies_to_followed_links() {
+    let fixture = Fixture::of(&[("f/in", 1, 50)]);
+    fixture.store.roots().follow_links(fixture.root.id, true).expect("a setting");
+    let roots = fixture.store.roots().list().expect("roots");
+    crate::fixture::write(&fixture.outside("o/p/x"), b"x");
+    crate::fixture::write(&fixture.outside("o/y"), b"y");
+    fixture.symlink(fixture.outside("o"), "folder");
+    fixture.symlink(fixture.outside("o/y"), "file");
+    fixture.symlink(fixture.outside("o/y"), "f/file");
+    let all = ["f/file", "f/in", "file", "folder/p/x", "folder/y"];
+    for (max_depth, left) in [
+        (None, &all[..]),
+        (Some(1), &["file"]),
+        (Some(2), &["f/file", "f/in", "file", "folder/y"]),
+        (Some(3), &all),
+        (Some(1), &["file"]),
+        (None, &all),
+    ] {
+        fixture.scan_all(&roots, &with(&options!(Filter { max_depth: max_depth })));
+        fixture.assert_files(left);
+    }
+}
+
+#[test]
+fn scan_with_another_depth_limit_is_not_resumed() {
+    let fixture = Fixture::of(&[("a", 1, 50), ("f/b", 1, 50)]);
+    let depth = |max_depth| with(&options!(Filter { max_depth: Some(max_depth) }));
+    let stop = || {
+        let options = options!(ScanOptions { io_limit: Some(1); ..depth(2) });
+        crate::stop_and_resume::stop_when(&fixture, &options, |progress| progress.files >= 2, || ());
+    };
+    stop();
+    assert!(!fixture.scan_with(&depth(1)).resumed);
+    stop();
+    assert!(fixture.scan_with(&depth(2)).resumed);
+    let root = fixture.store.roots().find(&fixture.root.path).expect("roots").expect("the root");
+    assert!(root.filters.is_some_and(|filters| filters.contains("\"max_depth\":2")));
+}
+
+#[test]
 fn hidden_files_and_folders_are_skipped_on_request() {
     let filter = options!(Filter { skip_hidden: true });
     check(&filter, &all_but(&[".hidden/in it", ".profile"]));
@@ -144,6 +197,34 @@ fn gitignore_rules_apply_with_any_number_of_workers() {
         fixture.scan_with(&options!(ScanOptions { workers: Some(workers); ..with(&filter) }));
         fixture.assert_files(&left);
         assert_eq!(fixture.scan().files, 11);
+    }
+}
+
+#[test]
+fn ignore_case_applies_to_all_patterns() {
+    let fixture = Fixture::of(&[
+        (".GIT/config", 1, 10),
+        ("a.O", 1, 10),
+        ("Keep.o", 1, 10),
+        ("sub/LOCAL", 1, 10),
+        ("Target/x", 1, 10),
+        ("photo.JPG", 1, 10),
+        ("Music/song", 1, 10),
+    ]);
+    fixture.write(".gitignore", b"*.o\n!keep.O\n/target/\n");
+    fixture.write("sub/.gitignore", b"/local\n");
+    let here = fixture.root.path.to_str().expect("text").to_uppercase();
+    let cases: [(Filter, &[&str]); 4] = [
+        (options!(Filter { gitignore: true }), &[".gitignore", "Keep.o", "Music/song", "photo.JPG", "sub/.gitignore"]),
+        (include(&["*.jpg", "music/*"]), &["photo.JPG", "Music/song"]),
+        (exclude(&["*.jpg", "/MUSIC", "SUB", ".gitIGNORE", ".git"]), &["Keep.o", "Target/x", "a.O"]),
+        (include(&[&format!("{here}/mus*/song")]), &["Music/song"]),
+    ];
+    for (filter, left) in cases {
+        let filter = options!(Filter { ignore_case: true; ..filter });
+        fixture.scan_with(&with(&filter));
+        fixture.assert_files(left);
+        assert_eq!(filter.unmatchable(std::slice::from_ref(&fixture.root.path)), []);
     }
 }
 

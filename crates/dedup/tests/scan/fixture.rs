@@ -155,6 +155,11 @@ impl Fixture {
         if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) }.expect("removed");
     }
 
+    /// Removes a symbolic link, wherever it leads.
+    pub(crate) fn remove_link(&self, path: &str) {
+        fs::remove_file(self.at(path)).expect("removed");
+    }
+
     /// Moves a folder or file out of the root, to `away`. Moving a folder does not change its files, not even their
     /// change times.
     pub(crate) fn move_away(&self, path: &str) {

@@ -152,8 +152,8 @@ fn check(tree: &Tree, options: &ScanOptions) -> ScanSummary {
     assert_eq!(summary.duplicate_groups, tree.groups.len() as u64);
     assert_eq!(summary.duplicate_files, tree.groups.iter().map(|group| group.len() as u64).sum::<u64>());
     for group in fixture.group_list() {
-        assert_eq!(group.algorithm, options.algorithm);
-        assert_eq!(group.hash.len(), options.algorithm.length());
+        assert_eq!(group.key.algorithm, options.algorithm);
+        assert_eq!(group.key.hash.len(), options.algorithm.length());
     }
     drop(fixture);
     for end in ["", "-wal", "-shm"] {
@@ -207,7 +207,7 @@ fn hashes_match_the_standards_examples() {
         let fixture = Fixture::new();
         ["a", "b"].iter().for_each(|path| fixture.write(path, b"abc"));
         fixture.scan_with(&options!(ScanOptions { algorithm }));
-        let hash = fixture.group_list().remove(0).hash;
+        let hash = fixture.group_list().remove(0).key.hash;
         let hex: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!((hex.as_str(), hash.len()), (expected, algorithm.length()), "{algorithm:?}");
     }
@@ -222,7 +222,7 @@ fn hashes_match_independent_implementations() {
             fixture.write(format!("{folder}/2"), &bytes);
         }
         fixture.scan_with(&options!(ScanOptions { algorithm }));
-        let hashes = fixture.group_list().into_iter().map(|group| (group.size, group.hash)).collect();
+        let hashes = fixture.group_list().into_iter().map(|group| (group.size, group.key.hash)).collect();
         let expected = [6, 1_200_000].map(|size| {
             use sha2::Digest;
             let bytes = b"abc".repeat(size / 3);

@@ -26,7 +26,7 @@ fn content(size: usize, number: u64) -> Vec<u8> {
 
 /// A change to a tree. Numbers are taken modulo the number of files.
 #[derive(Clone, Debug)]
-enum Edit {
+pub(crate) enum Edit {
     Add {
         folder: usize,
         name: u8,
@@ -81,7 +81,7 @@ fn add() -> impl Strategy<Value = Edit> {
     })
 }
 
-fn edit() -> impl Strategy<Value = Edit> {
+pub(crate) fn edit() -> impl Strategy<Value = Edit> {
     let place = || (any::<usize>(), 0..FOLDERS.len(), 0..12u8);
     prop_oneof![
         4 => add(),
@@ -104,7 +104,7 @@ fn edit_or_move_away() -> impl Strategy<Value = Edit> {
 }
 
 /// Edits that cannot be applied, because a folder is in the way or nothing exists, are skipped.
-fn apply(top: &Path, edit: &Edit) {
+pub(crate) fn apply(top: &Path, edit: &Edit) {
     let files: Vec<PathBuf> = brute_force::files(top).into_keys().map(|path| top.join(path)).collect();
     let pick = |number: usize| files.get(number % files.len().max(1));
     let new_path = |folder: usize, name: u8| {
@@ -163,7 +163,7 @@ fn snapshot(fixture: &Fixture) -> Snapshot {
     let files = files.map(|(path, file)| (path, file.stat.size)).collect();
     let groups = fixture.group_list().into_iter().map(|group| {
         let members = group.members.into_iter().map(|member| (member.path, member.linked)).collect();
-        (group.hash, group.copies, group.reclaimable, members)
+        (group.key.hash, group.copies, group.reclaimable, members)
     });
     (files, groups.collect())
 }
@@ -188,7 +188,7 @@ fn check_against_byte_comparison(fixture: &Fixture) -> Result<(), TestCaseError>
     Ok(())
 }
 
-fn options() -> impl Strategy<Value = ScanOptions> {
+pub(crate) fn options() -> impl Strategy<Value = ScanOptions> {
     (0..ALGORITHMS.len(), prop::bool::weighted(0.2), prop_oneof![Just(1), Just(4)]).prop_map(
         |(algorithm, every_file, workers)| {
             options!(ScanOptions {
@@ -202,7 +202,7 @@ fn options() -> impl Strategy<Value = ScanOptions> {
     )
 }
 
-fn first() -> impl Strategy<Value = Vec<Edit>> {
+pub(crate) fn first() -> impl Strategy<Value = Vec<Edit>> {
     let link =
         (any::<usize>(), 0..FOLDERS.len(), 0..12u8).prop_map(|(file, folder, name)| Edit::Link { file, folder, name });
     (prop::collection::vec(add(), 0..25), prop::collection::vec(link, 0..4))
@@ -238,7 +238,7 @@ fn rounds(edit: impl Strategy<Value = Edit>) -> impl Strategy<Value = Vec<(Vec<E
     prop::collection::vec((prop::collection::vec(edit, 0..6), any::<bool>()), 1..4)
 }
 
-fn cases(cases: u32) -> ProptestConfig {
+pub(crate) fn cases(cases: u32) -> ProptestConfig {
     ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
 }
 

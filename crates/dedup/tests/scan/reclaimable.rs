@@ -58,6 +58,6 @@ fn empty_files_are_grouped_on_request() {
     assert_eq!((groups.total, groups.files, groups.redundant), (1, 2, 0));
     let group = &groups.groups[0];
     assert_eq!((group.size, group.copies), (0, 2));
-    assert_eq!(group.hash, blake3::hash(b"").as_bytes());
+    assert_eq!(group.key.hash, blake3::hash(b"").as_bytes());
     assert_eq!(fixture.store.catalog().groups(&GroupQuery::default()).expect("groups").total, 0);
 }

@@ -44,7 +44,7 @@ fn returned_file_is_read_if_it_changed() {
     fixture.write("a", &bytes(2, 50));
     let summary = fixture.scan();
     check(&summary, [0, 0, 0, 1]);
-    assert_eq!(summary.read_files, 1);
+    assert_eq!(summary.read_files, 2, "of `c` only the samples were known");
     fixture.assert_groups(&[&["a", "c"]]);
 }
 
@@ -154,7 +154,7 @@ fn file_removed_before_reading_is_unread_until_the_next_walk() {
     let summary = fixture.scan_with(&mode(ScanMode::Hash));
     assert_eq!((summary.removed_files, summary.errors), (0, 0));
     fixture.assert_groups(&[&["b", "c"]]);
-    assert_eq!(fixture.coverage().unread_files, 4, "a, d, e, and g, whose samples have no other to compare with");
+    assert_eq!(fixture.coverage().unread_files, 3, "a, d and e");
     assert_eq!(fixture.scan().removed_files, 3);
     fixture.assert_files(&["b", "c", "g"]);
     fixture.assert_groups(&[&["b", "c"]]);

@@ -78,7 +78,7 @@ fn snapshot(fixture: &Fixture) -> Vec<String> {
     let groups = fixture.group_list().into_iter();
     let groups = groups.map(|group| {
         let members: Vec<_> = group.members.iter().map(|member| (&member.path, member.linked)).collect();
-        format!("{:?} {} {members:?}", group.hash, group.copies)
+        format!("{:?} {} {members:?}", group.key.hash, group.copies)
     });
     rows.chain(groups).collect()
 }
@@ -375,4 +375,21 @@ fn scan_of_a_killed_process_is_resumed() {
     other.kill().expect("killed");
     other.wait().expect("its end");
     resumes_to_the_same_result(&fixture);
+}
+
+/// A scan that does not walk cannot tell whether the disk of a missing file is mounted, also while a stopped scan of the
+/// root is unfinished.
+#[test]
+fn hash_mode_after_a_stopped_scan_marks_no_file_missing() {
+    let fixture = Fixture::of(&[("a", 1, 50), ("b", 1, 50), ("c", 1, 50)]);
+    stop_when(&fixture, &throttled(), |progress| progress.to_read >= 3, || ());
+    fixture.move_away("a");
+    let summary = fixture.scan_with(&options!(ScanOptions { mode: ScanMode::Hash }));
+    assert_eq!(summary.removed_files, 0, "{summary:?}");
+    assert!(!fixture.files()[&PathBuf::from("a")].missing);
+    assert!(!fixture.coverage().complete, "the stopped scan is unfinished");
+    fixture.move_back("a");
+    assert!(fixture.scan_with(&options!(ScanOptions { workers: Some(2) })).resumed);
+    fixture.assert_groups(&[&["a", "b", "c"]]);
+    assert!(fixture.coverage().complete);
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use gristmill_pool::clock::ManualClock;
 use gristmill_store::catalog::{
-    Algorithm, Batch, FileHash, FolderRef, LinkKind, Listing, ListingStatus, ReadResult, Skipped, Stat,
+    Algorithm, Batch, Digest, FileHash, FolderRef, LinkKind, Listing, ListingStatus, ReadResult, Skipped, Stat,
 };
 use gristmill_store::scans::{FinishedScan, ScanTotals};
 use gristmill_store::{Durability, Store, UtcTime};
@@ -83,6 +83,7 @@ impl CatalogFixture {
         let root = self.store.roots().register(Path::new(root)).expect("a root").id;
         let request = gristmill_store::scans::ScanRequest {
             root,
+            scope: gristmill_store::scans::ScanScope::Root,
             holder: "test".into(),
             settings: String::new(),
             restart: true,
@@ -136,12 +137,12 @@ impl CatalogFixture {
                 FileContent::Hashed(size, value) => {
                     let mut hash = vec![value; 32];
                     hash[..8].copy_from_slice(&size.to_be_bytes());
-                    ReadResult::Content(Algorithm::Blake3, hash)
+                    ReadResult::Content(Digest::shared(Algorithm::Blake3, hash))
                 }
                 FileContent::Unknown(_) => ReadResult::Failed("no".into()),
                 FileContent::Empty | FileContent::Unique(_) => return,
             };
-            hashed.push(FileHash::shared(id, stat, result));
+            hashed.push(FileHash::of_row(id, stat, result));
         });
         self.store.catalog().write(Batch { hashes: hashed, ..Batch::default() }).expect("recorded");
         let bytes = files.iter().map(|file| file.content.size()).sum();

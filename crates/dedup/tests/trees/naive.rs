@@ -1,9 +1,9 @@
-//! Finds identical and similar folders by comparing every pair: slow, short, and independent of the implementation.
+//! Finds identical, similar and contained folders by comparing every pair: slow, short, and independent of the implementation.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use gristmill_dedup::folders::{FolderGroup, SimilarFolders};
+use gristmill_dedup::folders::{ContainedFolder, FolderGroup, SimilarFolders};
 use proptest::prelude::*;
 
 use crate::trees::{CatalogFixture, FileContent, TestFile, file, skipped_entry};
@@ -352,6 +352,68 @@ pub(crate) fn similar(tree: &Tree, similarity: u8, popular: usize) -> BTreeSet<L
         let differing = differing.map(|(x, _)| x).collect();
         let (x, y) = (x.to_path_buf(), y.to_path_buf());
         listed.insert((x, y, *matching, *bytes, differing));
+    }
+    listed
+}
+
+/// Path, whether it is wholly contained, files, bytes, reclaimable bytes, entries not scanned, and containing folders.
+type Contained = (PathBuf, bool, u64, u64, u64, Option<u64>, BTreeSet<PathBuf>);
+
+pub(crate) fn listed_contained(found: &[ContainedFolder]) -> BTreeSet<Contained> {
+    let inside = |path: &Path| path.strip_prefix("/r").expect("in the root").to_path_buf();
+    let entry = |found: &ContainedFolder| {
+        let around = &found.containers;
+        let sizes: Vec<u64> = around.items.iter().map(|container| container.bytes).collect();
+        assert!(sizes.is_sorted() && around.total == sizes.len() as u64, "{found:?}");
+        assert_eq!(found.reclaimable, found.redundant);
+        let containers = around.items.iter().map(|container| inside(&container.location.path)).collect();
+        let (path, reclaimable) = (inside(&found.location.path), found.reclaimable);
+        (path, found.wholly, found.files, found.bytes, reclaimable, found.unscanned, containers)
+    };
+    found.iter().map(entry).collect()
+}
+
+pub(crate) fn contained(tree: &Tree, names: bool) -> BTreeSet<Contained> {
+    // With names, a content is identified by its path in the folder too.
+    let contents = |folder: &Path| -> BTreeSet<(PathBuf, Content)> {
+        let name =
+            |path: &PathBuf| if names { path.strip_prefix(folder).expect("below").into() } else { PathBuf::new() };
+        tree.below(folder).map(|path| (name(path), tree.content(path))).collect()
+    };
+    let is_known = |folder: &Path| {
+        let is_unread = |(path, read): (&PathBuf, bool)| path.starts_with(folder) && !read;
+        let is_own = |(_, content): &(PathBuf, Content)| matches!(content, Content::Unique(_) | Content::Unknown(_));
+        !tree.folders.iter().any(|(path, found)| is_unread((path, found.read))) && !contents(folder).iter().any(is_own)
+    };
+    let mut listed: BTreeSet<Contained> = BTreeSet::new();
+    for folder in tree.folders.keys() {
+        let bytes: u64 = tree.below(folder).map(|path| tree.files[path].0.size()).sum();
+        let is_inside = listed.iter().any(|(outer, ..)| folder.starts_with(outer));
+        if bytes == 0 || is_inside || !is_known(folder) {
+            continue;
+        }
+        let needed = contents(folder);
+        let is_around = |other: &&PathBuf| {
+            !other.starts_with(folder) && !folder.starts_with(other) && needed.is_subset(&contents(other))
+        };
+        let around: Vec<&PathBuf> = tree.folders.keys().filter(is_around).collect();
+        let is_innermost = |other: &PathBuf| !around.iter().any(|&inner| inner != other && inner.starts_with(other));
+        let has_more = |other: &PathBuf| contents(other) != needed;
+        let containers: BTreeSet<PathBuf> = around
+            .iter()
+            .filter(|&&other| (names || is_innermost(other)) && has_more(other))
+            .map(|&other| other.clone())
+            .collect();
+        if containers.is_empty() {
+            continue;
+        }
+        let unscanned = tree.unscanned(folder);
+        let wholly = unscanned == Some(0);
+        let elsewhere = || tree.files.keys().filter(|path| !path.starts_with(folder));
+        let left: BTreeSet<PathBuf> = elsewhere().map(|path| tree.inode_key(path)).collect();
+        let freed = tree.sizes_by_inode(folder).into_iter().filter(|(inode, _)| !left.contains(inode));
+        let freed = if wholly { freed.map(|(_, size)| size).sum() } else { 0 };
+        listed.insert((folder.clone(), wholly, tree.below(folder).count() as u64, bytes, freed, unscanned, containers));
     }
     listed
 }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::record::SET_MISSING;
-use super::{Catalog, ChangedFile, LinkKind, NewFileIds, Stat};
+use super::{Catalog, ChangedFile, LinkKind, NewFileIds, Stat, whole_blocks};
 use crate::error::{Error, Result};
 use crate::paths;
 use crate::rows::{column, string_enum};
@@ -49,6 +49,8 @@ pub struct FileRow {
     pub algorithm: Option<Algorithm>,
     /// Hash over a few blocks of the content.
     pub samples: Option<i64>,
+    /// First eight bytes of the hash of its content, if that is known and the samples are not.
+    pub hash_prefix: Option<u64>,
     /// Whether its last read failed.
     pub failed: bool,
     /// When its last read failed.
@@ -83,8 +85,43 @@ pub struct Digest {
     pub algorithm: Algorithm,
     /// Hash of the content.
     pub hash: Vec<u8>,
-    /// Whether another file has the same hash; only then is it part of a group.
-    pub shared: bool,
+    /// Samples of the content, if all of it was read for them.
+    pub samples: Option<i64>,
+    /// What the hash is stored for.
+    pub used: HashUse,
+}
+
+impl Digest {
+    /// Makes the hash of a file that is part of a group.
+    pub fn shared(algorithm: Algorithm, hash: Vec<u8>) -> Self {
+        Digest { algorithm, hash, samples: None, used: HashUse::Group }
+    }
+
+    /// Makes the hash of a file without a known duplicate.
+    pub fn unshared(algorithm: Algorithm, hash: Vec<u8>) -> Self {
+        Digest { used: HashUse::Kept, ..Digest::shared(algorithm, hash) }
+    }
+}
+
+/// What a hash is stored for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HashUse {
+    /// Another file has the same hash: the file is part of a group.
+    Group,
+    /// No other file is known to have it, but another may be found without reading this file again.
+    #[default]
+    Kept,
+    /// It is not stored, only the samples. The file is read again if another one has the same samples.
+    Samples,
+}
+
+/// A file that was read earlier and now has a duplicate.
+#[derive(Clone, Debug)]
+pub struct SharedFile {
+    /// The file.
+    pub file: FileRef,
+    /// Its hash, if it is not stored.
+    pub digest: Option<Digest>,
 }
 
 /// Result of reading a file, to be written.
@@ -96,8 +133,6 @@ pub struct FileHash {
     pub stat: Stat,
     /// Result of the read.
     pub result: ReadResult,
-    /// Whether another file has the same content; only then is it part of a group.
-    pub shared: bool,
     /// Whether its row differs: another size or time, or an error.
     pub differs: bool,
     /// Whether it was read so shortly after a change that a later change may have left the same mtime.
@@ -105,9 +140,9 @@ pub struct FileHash {
 }
 
 impl FileHash {
-    /// Makes the result of reading a file that has a row, is part of a group, and may have changed.
-    pub fn shared(id: i64, stat: Stat, result: ReadResult) -> Self {
-        FileHash { file: FileRef::Row(id), stat, result, shared: true, differs: true, racy: false }
+    /// Makes the result of reading a file that has a row and may have changed.
+    pub fn of_row(id: i64, stat: Stat, result: ReadResult) -> Self {
+        FileHash { file: FileRef::Row(id), stat, result, differs: true, racy: false }
     }
 }
 
@@ -115,7 +150,7 @@ impl FileHash {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReadResult {
     /// Hash of the content.
-    Content(Algorithm, Vec<u8>),
+    Content(Digest),
     /// Hash over a few blocks of the content.
     Samples(i64),
     /// The file does not exist. Applied only if a running scan has listed its folder.
@@ -127,7 +162,8 @@ pub enum ReadResult {
 const COLUMNS: &str = "f.id, f.library_id, f.size_bytes, f.mtime_ns, f.ctime_ns, f.inode, f.device, f.allocated_bytes,
     f.link_kind, f.edges,
     coalesce(CASE WHEN f.needs_hash = 0 AND f.content_hash IS NOT NULL THEN f.hash_algorithm END, f.read_algorithm)
-        AS algorithm, f.hash_error_count > 0, CASE WHEN f.hash_error_count > 0 THEN f.hash_last_error_at END";
+        AS algorithm, f.hash_error_count > 0, CASE WHEN f.hash_error_count > 0 THEN f.hash_last_error_at END,
+    CASE WHEN f.edges IS NULL THEN coalesce(CASE WHEN f.needs_hash = 0 THEN f.content_hash END, f.read_hash) END";
 
 /// Shared hashes in order, read from the index alone.
 pub(super) const SHARED_HASHES_SQL: &str = "SELECT hash_algorithm, content_hash, id FROM library_files
@@ -159,7 +195,7 @@ impl Catalog<'_> {
             let last = db.visit(&sql, [after], |found| {
                 let mut row = row(found)?;
                 if filter(&row) {
-                    row.path = paths::from_text(found.get_ref(13)?.as_str()?).into();
+                    row.path = paths::from_text(found.get_ref(14)?.as_str()?).into();
                     let id = row.id;
                     files.push(row);
                     if files.len() >= limit {
@@ -200,7 +236,7 @@ pub fn prefix(hash: &[u8]) -> u64 {
 }
 
 pub(super) fn record_hash(db: &Db<'_>, hashed: &FileHash, ids: &NewFileIds) -> Result<usize> {
-    let FileHash { file, stat, result, shared, differs, racy } = hashed;
+    let FileHash { file, stat, result, differs, racy } = hashed;
     let Some(id) = file.row(ids) else {
         return Err(Error::Internal("a hash refers to a file that was not written".to_owned()));
     };
@@ -212,31 +248,21 @@ pub(super) fn record_hash(db: &Db<'_>, hashed: &FileHash, ids: &NewFileIds) -> R
         db.execute("UPDATE library_files SET hash_racy = 1 WHERE id = ?1", [id])?;
     }
     match result {
-        ReadResult::Content(algorithm, hash) => {
-            let sql = "UPDATE library_files SET read_algorithm = ?2, read_hash = ?3 WHERE id = ?1";
-            db.execute(sql, params![id, algorithm.as_str(), hash])?;
-            if *shared {
-                mark_row_shared(db, id)?;
-            } else {
-                // A hash of another algorithm would keep the file from being found by this one.
-                let sql = "UPDATE library_files SET needs_hash = 1, hash_algorithm = NULL, content_hash = NULL,
-                        hashed_size_bytes = NULL, hashed_mtime_ns = NULL, hashed_at = NULL
-                    WHERE id = ?1 AND content_hash IS NOT NULL";
-                db.execute(sql, [id])?;
-            }
-        }
+        ReadResult::Content(digest) => record_digest(db, id, digest)?,
         ReadResult::Samples(samples) => {
             // Another read may have found the file changed, and be written already.
             let sql = "UPDATE library_files SET edges = ?2
                 WHERE id = ?1 AND size_bytes = ?3 AND mtime_ns = ?4 AND ctime_ns IS ?5";
             db.execute(sql, (id, samples, super::signed(stat.size), stat.mtime_ns, stat.ctime_ns))?;
         }
-        // Only a scan that has listed the folder can confirm this: the disk may have been unmounted.
+        // Only a scan that has listed the folder can confirm this: the disk may have been unmounted. One that is not
+        // held was stopped, and another scan reads the file now.
         ReadResult::Gone => {
             let sql = format!(
                 "UPDATE library_files SET {SET_MISSING} WHERE id = ?2 AND is_missing = 0 AND EXISTS (SELECT 1 FROM folders f
                     JOIN scan_sessions s ON s.id = f.walked_scan_id
-                    WHERE f.id = folder_id AND f.error_status IS NULL AND s.status = 'running')"
+                    WHERE f.id = folder_id AND f.error_status IS NULL AND s.status = 'running'
+                        AND s.holder IS NOT NULL)"
             );
             return db.execute(&sql, (db.now(), id));
         }
@@ -263,21 +289,54 @@ fn update_stat(db: &Db<'_>, id: i64, stat: &Stat) -> Result<()> {
     db.execute(sql, [id]).map(drop)
 }
 
+fn record_digest(db: &Db<'_>, id: i64, digest: &Digest) -> Result<()> {
+    let Digest { algorithm, hash, samples, used } = digest;
+    if *used == HashUse::Group {
+        let sql = "UPDATE library_files SET edges = coalesce(?4, edges), needs_hash = 0, hash_algorithm = ?2,
+                content_hash = ?3, hashed_size_bytes = size_bytes, hashed_mtime_ns = mtime_ns, hashed_at = ?5,
+                read_algorithm = NULL, read_hash = NULL
+            WHERE id = ?1 AND is_missing = 0 AND excluded_at IS NULL";
+        let values = params![id, algorithm.as_str(), hash, samples, db.now_in_seconds()];
+        if db.execute(sql, values)? > 0 {
+            return Ok(());
+        }
+    }
+    let (algorithm, hash) = match used {
+        HashUse::Samples => (None, None),
+        _ => (Some(algorithm.as_str()), Some(hash)),
+    };
+    let sql = "UPDATE library_files SET edges = coalesce(?4, edges), read_algorithm = ?2, read_hash = ?3
+        WHERE id = ?1";
+    db.execute(sql, params![id, algorithm, hash, samples])?;
+    if *used == HashUse::Group {
+        // A missing or excluded file keeps the hash, and is in no group.
+        return Ok(());
+    }
+    // A hash of another algorithm would keep the file from being found by this one.
+    let sql = "UPDATE library_files SET needs_hash = 1, hash_algorithm = NULL, content_hash = NULL,
+            hashed_size_bytes = NULL, hashed_mtime_ns = NULL, hashed_at = NULL
+        WHERE id = ?1 AND content_hash IS NOT NULL";
+    db.execute(sql, [id]).map(drop)
+}
+
 /// Makes a file that was read earlier part of a group.
-pub(super) fn mark_shared(db: &Db<'_>, file: FileRef, ids: &NewFileIds) -> Result<()> {
-    match file.row(ids) {
-        Some(id) => mark_row_shared(db, id),
-        None => Err(Error::Internal("a shared file was not written".to_owned())),
+pub(super) fn mark_shared(db: &Db<'_>, shared: &SharedFile, ids: &NewFileIds) -> Result<()> {
+    let Some(id) = shared.file.row(ids) else {
+        return Err(Error::Internal("a shared file was not written".to_owned()));
+    };
+    match &shared.digest {
+        Some(digest) => record_digest(db, id, digest),
+        None => mark_row_shared(db, id),
     }
 }
 
 /// Publishes the hash that was read, which is valid for the row's metadata.
 pub(super) fn mark_row_shared(db: &Db<'_>, id: i64) -> Result<()> {
     let sql = "UPDATE library_files SET needs_hash = 0, hash_algorithm = read_algorithm, content_hash = read_hash,
-            hashed_size_bytes = size_bytes, hashed_mtime_ns = mtime_ns, hashed_at = ?2, updated_at = ?2,
+            hashed_size_bytes = size_bytes, hashed_mtime_ns = mtime_ns, hashed_at = ?2,
             read_algorithm = NULL, read_hash = NULL
         WHERE id = ?1 AND read_hash IS NOT NULL AND is_missing = 0 AND excluded_at IS NULL";
-    db.execute(sql, (id, db.now())).map(drop)
+    db.execute(sql, (id, db.now_in_seconds())).map(drop)
 }
 
 /// Returns the retry delay, from 30 seconds to one hour. Scans ignore it; other programs on this file wait.
@@ -294,16 +353,25 @@ fn row(row: &Row<'_>) -> SqlResult<FileRow> {
     };
     let (id, root, samples, failed) = (row.get(0)?, row.get(1)?, row.get(9)?, row.get(11)?);
     let failed_at = row.get_ref(12)?.as_str_or_null()?.and_then(UtcTime::parse);
-    Ok(FileRow { id, root, stat: stat(row, 2)?, algorithm, samples, failed, failed_at, path: PathBuf::new() })
+    let hash_prefix = row.get_ref(13)?.as_blob_or_null()?.map(prefix);
+    let stat = stat(row, 2)?;
+    Ok(FileRow { id, root, stat, algorithm, samples, hash_prefix, failed, failed_at, path: PathBuf::new() })
 }
 
-/// Reads size, times, inode, device, allocated bytes and link kind from the columns that begin at `first`. An unknown
-/// allocation is replaced by the size.
+/// Reads size, times, inode, device, allocated bytes and link kind from the columns that begin at `first`.
 pub(super) fn stat(row: &Row<'_>, first: usize) -> SqlResult<Stat> {
     let stat = usual_stat(row, first)?;
-    let allocated = row.get::<_, Option<i64>>(first + 5)?.and_then(|bytes| bytes.try_into().ok());
     let links = LinkKind::from_code(row.get(first + 6)?);
-    Ok(Stat { allocated: allocated.unwrap_or(stat.size), links, ..stat })
+    Ok(Stat { allocated: allocated(stat.size, row.get(first + 5)?, links), links, ..stat })
+}
+
+/// Returns the allocated bytes of a row. An unknown allocation is replaced by the size.
+pub(super) fn allocated(size: u64, stored: Option<i64>, links: LinkKind) -> u64 {
+    match stored.and_then(|bytes| bytes.try_into().ok()) {
+        Some(bytes) => bytes,
+        None if links == LinkKind::Unknown => size,
+        None => whole_blocks(size),
+    }
 }
 
 /// Reads size, times, inode and device of a file without unusual values, from the columns that begin at `first`. Values
@@ -312,8 +380,7 @@ pub(super) fn usual_stat(row: &Row<'_>, first: usize) -> SqlResult<Stat> {
     let size = row.get::<_, i64>(first)?.try_into().unwrap_or(0);
     Ok(Stat {
         size,
-        // As in `schema::UNUSUAL`.
-        allocated: size.saturating_add(4095) & !4095,
+        allocated: whole_blocks(size),
         links: LinkKind::Single,
         mtime_ns: row.get(first + 1)?,
         ctime_ns: row.get::<_, Option<i64>>(first + 2)?.unwrap_or(0),

@@ -68,8 +68,23 @@ impl Catalog<'_> {
     /// [`Catalog::has_unusual`] for its root; true is always correct.
     pub fn known_entries(self, folder: &FolderRef, has_unusual: bool) -> Result<KnownEntries> {
         let Some(id) = folder.id else { return Ok(KnownEntries::default()) };
-        self.0.read(|db| read_known(db, id, folder, has_unusual))
+        self.0.read_unchecked(|db| read_known(db, id, folder, has_unusual))
     }
+}
+
+/// Returns a folder by the text of its path.
+pub(super) fn folder(db: &Db<'_>, root: i64, path: &str) -> Result<Option<KnownFolder>> {
+    let sql = "SELECT id, removed_at IS NOT NULL, excluded_at IS NOT NULL, filesystem_id, is_mount_point IS NOT NULL
+        FROM folders WHERE library_id = ?1 AND relative_path = ?2";
+    db.first(sql, (root, path), |row| {
+        Ok(KnownFolder {
+            id: row.get(0)?,
+            removed: row.get(1)?,
+            excluded: row.get(2)?,
+            filesystem: row.get(3)?,
+            mount_point: row.get(4)?,
+        })
+    })
 }
 
 struct UnusualFile {

@@ -6,7 +6,7 @@
 //! because disks that are attached in turn get the same number: then the change time must also be equal, or the inode
 //! must be known to have several names.
 
-use super::Stat;
+use super::{Stat, hashes};
 use crate::sqlite::{Connection, SqlResult};
 
 /// Prefix of the identity of a filesystem whose inode numbers change with every mount or belong to the layers below it.
@@ -81,6 +81,23 @@ pub(super) struct SharedNameFinder<'a> {
 pub(super) fn unstable_filesystems(conn: &Connection) -> SqlResult<Vec<i64>> {
     let sql = "SELECT id FROM filesystems WHERE substr(identity, 1, length(?1)) = ?1";
     conn.prepare_cached(sql)?.query_map([UNSTABLE_INODES], |row| row.get(0))?.collect()
+}
+
+/// Returns which of these rows are names of one file, ordered by row. `unstable`: ids of filesystems with unstable
+/// inode numbers.
+pub(super) fn shared_names(conn: &Connection, unstable: &[i64], rows: &[i64]) -> SqlResult<Vec<SharedName>> {
+    let mut names = SharedNameFinder::new(unstable);
+    let sql = "SELECT f.size_bytes, f.mtime_ns, f.ctime_ns, f.inode, f.device, f.allocated_bytes, f.link_kind,
+            d.filesystem_id
+        FROM library_files f LEFT JOIN folders d ON d.id = f.folder_id WHERE f.id = ?1";
+    let mut statement = conn.prepare_cached(sql)?;
+    for id in rows {
+        let mut found = statement.query([id])?;
+        if let Some(row) = found.next()? {
+            names.add(*id, &hashes::stat(row, 0)?, row.get(7)?);
+        }
+    }
+    Ok(names.shared())
 }
 
 impl<'a> SharedNameFinder<'a> {

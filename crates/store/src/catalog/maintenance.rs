@@ -2,7 +2,7 @@
 //!
 //! Owns the consistency rules. It does not read the disk; scans do.
 
-use super::Catalog;
+use super::{Catalog, groups};
 use crate::error::Result;
 use crate::lease::sortable_time;
 use crate::sqlite::{Db, WriteKind};
@@ -36,7 +36,7 @@ struct Rule {
     table: &'static str,
     /// Condition of rows that violate the rule.
     broken: &'static str,
-    /// Assignments that repair a row. ?1 is the current time.
+    /// Assignments that repair a row; empty if it is deleted. ?1 is the current time.
     sets: &'static str,
 }
 
@@ -76,6 +76,13 @@ const RULES: &[Rule] = &[
         table: "library_files",
         broken: "is_missing = 0 AND folder_id IS NOT {folder}",
         sets: "updated_at = ?1, folder_id = {folder}",
+    },
+    Rule {
+        name: "a path has one row",
+        repair: "all but the oldest are deleted",
+        table: "library_files",
+        broken: "id NOT IN (SELECT min(id) FROM library_files GROUP BY library_id, relative_path)",
+        sets: "",
     },
     Rule {
         name: "no present file is in a removed folder",
@@ -127,21 +134,30 @@ impl Catalog<'_> {
 
     /// Counts the rows that violate each rule.
     pub fn verify(self) -> Result<Vec<Check>> {
-        self.0.read(|db| RULES.iter().map(|rule| rule.check(db)).collect())
+        self.0.read(|db| {
+            let mut checks = RULES.iter().map(|rule| rule.check(db)).collect::<Result<Vec<_>>>()?;
+            checks.push(check_groups(db)?);
+            Ok(checks)
+        })
     }
 
     /// Repairs rows that violate a rule.
     pub fn repair(self) -> Result<Vec<Check>> {
         self.0.write(WriteKind::Compound, |db| {
             crate::scans::clear_settled(db)?;
-            RULES
-                .iter()
-                .map(|rule| {
-                    let check = rule.check(db)?;
-                    let repaired = if check.broken > 0 { rule.repair(db, check.broken)? } else { 0 };
-                    Ok(Check { repaired, ..check })
-                })
-                .collect()
+            let repair = |rule: &Rule| -> Result<Check> {
+                let check = rule.check(db)?;
+                let repaired = if check.broken > 0 { rule.repair(db, check.broken)? } else { 0 };
+                Ok(Check { repaired, ..check })
+            };
+            let mut checks = RULES.iter().map(repair).collect::<Result<Vec<_>>>()?;
+            let check = check_groups(db)?;
+            if check.broken > 0 {
+                groups::mark_all_changed(db)?;
+                groups::refresh(db)?;
+            }
+            checks.push(Check { repaired: check.broken - check_groups(db)?.broken, ..check });
+            Ok(checks)
         })
     }
 }
@@ -161,10 +177,21 @@ impl Rule {
     fn repair(&self, db: &Db<'_>, broken: i64) -> Result<i64> {
         let Rule { table, broken: rows, sets, .. } = *self;
         // A statement must use its parameter, but not every rule needs the time.
-        let sql = self.sql(&format!("UPDATE {table} SET {sets} WHERE ({rows}) AND ?1 IS NOT NULL"));
+        let action =
+            if sets.is_empty() { format!("DELETE FROM {table}") } else { format!("UPDATE {table} SET {sets}") };
+        let sql = self.sql(&format!("{action} WHERE ({rows}) AND ?1 IS NOT NULL"));
         db.execute(&sql, [db.now()])?;
         Ok(broken - self.check(db)?.broken)
     }
+}
+
+fn check_groups(db: &Db<'_>) -> Result<Check> {
+    Ok(Check {
+        name: "the duplicate groups match the files",
+        broken: groups::count_wrong(db)?,
+        repaired: 0,
+        repair: "all groups are evaluated again",
+    })
 }
 
 fn purge(db: &Db<'_>, files: bool, folders: bool, before: UtcTime) -> Result<Purged> {
@@ -181,6 +208,10 @@ fn purge(db: &Db<'_>, files: bool, folders: bool, before: UtcTime) -> Result<Pur
         let count = db.number(&format!("SELECT count(*) FROM folders WHERE {is_old}"), [&before])?;
         purged.folders = usize::try_from(count).unwrap_or(0);
         db.execute(&format!("DELETE FROM folders WHERE {is_old}"), [&before])?;
+        // Their files keep their rows, as do those of subfolders that a cascade has deleted.
+        let sql = "UPDATE library_files SET folder_id = NULL
+            WHERE folder_id IS NOT NULL AND folder_id NOT IN (SELECT id FROM folders)";
+        db.execute(sql, [])?;
     }
     Ok(purged)
 }

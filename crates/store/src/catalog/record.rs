@@ -4,8 +4,9 @@
 
 use std::ffi::OsString;
 
-use super::{ChangedFile, Listing, ListingStatus, new_files, signed, skipped};
-use crate::error::{Error, Result};
+use super::new_files::FileInserter;
+use super::{ChangedFile, Listing, ListingStatus, broken_links, signed, skipped};
+use crate::error::Result;
 use crate::paths;
 use crate::sqlite::{Db, ToSql, params};
 
@@ -16,13 +17,16 @@ pub(super) struct Recorded {
     pub(super) ids: Vec<i64>,
 }
 
-pub(super) fn write_listing(db: &Db<'_>, listing: &Listing) -> Result<Recorded> {
+pub(super) fn write_listing(db: &Db<'_>, files: &mut FileInserter<'_>, listing: &Listing) -> Result<Recorded> {
     let Listing { scan, folder: listed, .. } = listing;
     let root = listed.root;
     let mut path = paths::to_text(listed.path.as_os_str());
-    let folder = match listed.id {
-        Some(id) => id,
-        None => folder_row(db, root, &path)?,
+    let (folder, is_inserted) = match listed.id {
+        Some(id) => (id, false),
+        None => match find_folder(db, root, &path)? {
+            Some(id) => (id, false),
+            None => (insert_listed_folder(db, listing, &path)?, true),
+        },
     };
     if !path.is_empty() {
         path.push('/');
@@ -45,45 +49,71 @@ pub(super) fn write_listing(db: &Db<'_>, listing: &Listing) -> Result<Recorded> 
     for id in &listing.returned_folders {
         db.execute("UPDATE folders SET removed_at = NULL, excluded_at = NULL WHERE id = ?1", [id])?;
     }
-    for name in &listing.new_folders {
-        child_path.with(name, |text| insert_folder(db, root, Some(folder), text))?;
-    }
-    let (ids, conflicts) = new_files::insert_new_files(db, listing, folder, child_path.path)?;
+    let (ids, conflicts) = files.insert(listing, folder, child_path.path)?;
     for changed in &listing.changed_files {
         update_changed_file(db, changed, Some(*scan))?;
     }
-    let error = match &listing.status {
-        ListingStatus::Part => {
-            skipped::add(db, folder, &listing.skipped)?;
-            return Ok(Recorded { missing, excluded, conflicts, ids });
+    let Some(walked) = WalkedFolder::of(listing) else {
+        match listing.status {
+            ListingStatus::Named if listing.new_files.is_empty() && listing.changed_files.is_empty() => {}
+            ListingStatus::Named => note_folder_exists(db, folder, listing.filesystem)?,
+            _ => skipped::add(db, folder, &listing.skipped)?,
         }
-        ListingStatus::Whole | ListingStatus::Known => None,
-        ListingStatus::Failed(error) => Some(error),
+        return Ok(Recorded { missing, excluded, conflicts, ids });
     };
-    let Listing { skipped, filesystem, mount_point, .. } = listing;
-    let mount_point = mount_point.then_some(1);
+    if let Some(links) = &listing.broken_links {
+        broken_links::replace(db, (root, folder), child_path.path, links)?;
+    }
+    if is_inserted {
+        return Ok(Recorded { missing, excluded, conflicts, ids });
+    }
     // A folder that could not be read was still seen.
-    let sql =
-        "UPDATE folders SET walked_scan_id = ?2, last_seen_at = ?3, removed_at = NULL,
-            error_status = coalesce(?4, CASE WHEN ?10 THEN error_status END), excluded_at = NULL, filesystem_id = coalesce(?5, filesystem_id),
-            skipped_entries = ?6, skipped_unknown = ?7, skipped_digest = ?8,
+    let sql = "UPDATE folders SET walked_scan_id = ?2, last_seen_at = ?3, removed_at = NULL,
+            error_status = coalesce(?4, CASE WHEN ?10 THEN error_status END), excluded_at = NULL,
+            filesystem_id = coalesce(?5, filesystem_id),
+            via_link = ?11, skipped_entries = ?6, skipped_unknown = ?7, skipped_digest = ?8,
             is_mount_point = CASE WHEN ?4 IS NULL THEN ?9 ELSE is_mount_point END
         WHERE id = ?1";
-    let (entries, unknown, digest) = skipped.columns();
-    let values = params![
-        folder,
-        scan,
-        db.now(),
-        error,
-        filesystem,
-        entries,
-        unknown,
-        digest,
-        mount_point,
-        listing.status == ListingStatus::Known
-    ];
+    let WalkedFolder { error, mount_point, skipped: (entries, unknown, digest) } = walked;
+    let (now, known) = (db.now_in_seconds(), listing.status == ListingStatus::Known);
+    let Listing { filesystem, via_link, .. } = listing;
+    let values = params![folder, scan, now, error, filesystem, entries, unknown, digest, mount_point, known, via_link];
     db.execute(sql, values)?;
     Ok(Recorded { missing, excluded, conflicts, ids })
+}
+
+/// Records that a folder with a named file exists, and the folders above it. One that was removed or excluded has not
+/// been listed since, so its skipped entries are unknown.
+fn note_folder_exists(db: &Db<'_>, folder: i64, filesystem: Option<i64>) -> Result<()> {
+    let sql = "WITH RECURSIVE above (id) AS (
+            VALUES (?1) UNION SELECT f.parent_id FROM folders f JOIN above ON f.id = above.id
+                WHERE f.parent_id IS NOT NULL)
+        UPDATE folders SET removed_at = NULL, excluded_at = NULL,
+            skipped_entries = NULL, skipped_unknown = NULL, skipped_digest = NULL
+        WHERE id IN (SELECT id FROM above) AND (removed_at IS NOT NULL OR excluded_at IS NOT NULL)";
+    db.execute(sql, [folder])?;
+    let sql = "UPDATE folders SET filesystem_id = ?2 WHERE id = ?1 AND filesystem_id IS NULL AND ?2 IS NOT NULL";
+    db.execute(sql, (folder, filesystem)).map(drop)
+}
+
+/// What the row of a folder says about its walk.
+struct WalkedFolder<'a> {
+    error: Option<&'a String>,
+    mount_point: Option<i64>,
+    skipped: (i64, i64, Option<Vec<u8>>),
+}
+
+impl<'a> WalkedFolder<'a> {
+    /// `None` if more entries of the folder follow, or only named files were examined.
+    fn of(listing: &'a Listing) -> Option<Self> {
+        let error = match &listing.status {
+            ListingStatus::Part | ListingStatus::Named => return None,
+            ListingStatus::Whole | ListingStatus::Known => None,
+            ListingStatus::Failed(error) => Some(error),
+        };
+        let mount_point = listing.mount_point.then_some(1);
+        Some(WalkedFolder { error, mount_point, skipped: listing.skipped.columns() })
+    }
 }
 
 /// Builds paths of a folder's entries in one buffer.
@@ -101,20 +131,43 @@ impl PathBuffer<'_> {
     }
 }
 
-/// Returns the row of a folder. Inserts it, and the rows of its parents, if they are missing.
-fn folder_row(db: &Db<'_>, root: i64, path: &str) -> Result<i64> {
+fn find_folder(db: &Db<'_>, root: i64, path: &str) -> Result<Option<i64>> {
     let sql = "SELECT id FROM folders WHERE library_id = ?1 AND relative_path = ?2";
-    if let Some(id) = db.first(sql, (root, path), |row| row.get(0))? {
-        return Ok(id);
-    }
-    let parent = match path.rsplit_once('/') {
-        _ if path.is_empty() => None,
-        Some((parent, _)) => Some(folder_row(db, root, parent)?),
-        None => Some(folder_row(db, root, "")?),
+    db.first(sql, (root, path), |row| row.get(0))
+}
+
+/// Inserts the row of a listed folder, complete if the listing is, and the rows of its parents if they are missing.
+fn insert_listed_folder(db: &Db<'_>, listing: &Listing, path: &str) -> Result<i64> {
+    let root = listing.folder.root;
+    let parent = parent_row(db, root, path)?;
+    let Some(WalkedFolder { error, mount_point, skipped: (entries, unknown, digest) }) = WalkedFolder::of(listing)
+    else {
+        insert_folder(db, root, parent, path)?;
+        return Ok(db.conn.last_insert_rowid());
     };
-    insert_folder(db, root, parent, path)?;
-    db.first(sql, (root, path), |row| row.get(0))?
-        .ok_or_else(|| Error::Internal("the row of a folder vanished".to_owned()))
+    let sql = "INSERT INTO folders (library_id, parent_id, relative_path, first_seen_at, last_seen_at, walked_scan_id,
+            error_status, filesystem_id, skipped_entries, skipped_unknown, skipped_digest, is_mount_point, via_link)
+        VALUES (?1, ?2, ?3, ?4, ?4, ?5, ?6, ?7, ?8, ?9, ?10, CASE WHEN ?6 IS NULL THEN ?11 END, ?12)";
+    let (now, Listing { scan, filesystem, via_link, .. }) = (db.now_in_seconds(), listing);
+    let values =
+        params![root, parent, path, now, scan, error, filesystem, entries, unknown, digest, mount_point, via_link];
+    db.execute(sql, values)?;
+    Ok(db.conn.last_insert_rowid())
+}
+
+/// Returns the row of a folder's parent. Inserts it, and the rows of its parents, if they are missing.
+fn parent_row(db: &Db<'_>, root: i64, path: &str) -> Result<Option<i64>> {
+    let parent = match path.rsplit_once('/') {
+        _ if path.is_empty() => return Ok(None),
+        Some((parent, _)) => parent,
+        None => "",
+    };
+    if let Some(id) = find_folder(db, root, parent)? {
+        return Ok(Some(id));
+    }
+    let above = parent_row(db, root, parent)?;
+    insert_folder(db, root, above, parent)?;
+    Ok(Some(db.conn.last_insert_rowid()))
 }
 
 /// Value of `error_status` for a folder that was a root and has not been walked since that root was removed. Rows of
@@ -137,7 +190,7 @@ fn insert_folder(db: &Db<'_>, root: i64, parent: Option<i64>, path: &str) -> Res
         VALUES (?1, ?2, ?3, ?4, ?4)
         ON CONFLICT (library_id, relative_path) DO UPDATE SET parent_id = excluded.parent_id, removed_at = NULL,
             excluded_at = NULL";
-    db.execute(sql, (root, parent, path, db.now())).map(drop)
+    db.execute(sql, (root, parent, path, db.now_in_seconds())).map(drop)
 }
 
 /// Updates a file's row. Clears the hash unless the file reappeared unchanged or only its change time was unknown.
@@ -153,7 +206,7 @@ pub(super) fn update_changed_file(db: &Db<'_>, changed: &ChangedFile, scan: Opti
         stat.device.cast_signed(),
         scan,
         now,
-        signed(stat.allocated),
+        stat.unusual_allocation(),
         stat.links.code()
     ];
     let sql = "UPDATE library_files SET ctime_ns = ?4, device = ?6, last_seen_scan_id = ?7, updated_at = ?8,
@@ -204,9 +257,11 @@ fn exclude_folder(db: &Db<'_>, root: i64, path: &str) -> Result<usize> {
 /// Updates the files below a folder, and sets the time of it and its subfolders where NULL. Returns the file count.
 fn mark_folder(db: &Db<'_>, (root, path): (i64, &str), files: &str, time: &str) -> Result<usize> {
     let (low, high) = paths::descendant_range(path);
-    let sql =
-        format!("UPDATE library_files SET {files} AND library_id = ?2 AND relative_path > ?3 AND relative_path < ?4");
-    let count = db.execute(&sql, (db.now(), root, &low, &high))?;
+    let mut count = 0;
+    for below in [PLACED_BELOW, UNPLACED_BELOW] {
+        let sql = format!("UPDATE library_files SET {files} AND {below}");
+        count += db.execute(&sql, (db.now(), root, &low, &high, path))?;
+    }
     let sql = format!(
         "UPDATE folders SET {time} = ?1 WHERE {time} IS NULL AND library_id = ?2
             AND (relative_path = ?5 OR (relative_path > ?3 AND relative_path < ?4))"
@@ -215,11 +270,22 @@ fn mark_folder(db: &Db<'_>, (root, path): (i64, &str), files: &str, time: &str) 
     Ok(count)
 }
 
+/// Condition of the files in a folder and below it: of the root ?2, with the path ?5, and paths between ?3 and ?4.
+pub(crate) const PLACED_BELOW: &str = "folder_id IN (SELECT d.id FROM folders d WHERE d.library_id = ?2
+    AND (d.relative_path = ?5 OR (d.relative_path > ?3 AND d.relative_path < ?4)))";
+
+/// The same for files that another program recorded. The last parameter is not used, but must be bound.
+pub(crate) const UNPLACED_BELOW: &str = "folder_id IS NULL AND library_id = ?2
+    AND relative_path > ?3 AND relative_path < ?4 AND ?5 IS NOT NULL";
+
 /// Deletes the rows of a folder and of everything in it.
 fn delete_folder(db: &Db<'_>, root: i64, path: &str) -> Result<()> {
     let (low, high) = paths::descendant_range(path);
+    for below in [PLACED_BELOW, UNPLACED_BELOW] {
+        let sql = format!("DELETE FROM library_files WHERE ?1 IS NOT NULL AND {below}");
+        db.execute(&sql, (db.now(), root, &low, &high, path))?;
+    }
     let below = "library_id = ?1 AND relative_path > ?2 AND relative_path < ?3";
-    db.execute(&format!("DELETE FROM library_files WHERE {below}"), (root, &low, &high))?;
     db.execute(&format!("DELETE FROM folders WHERE {below}"), (root, &low, &high))?;
     db.execute("DELETE FROM folders WHERE library_id = ?1 AND relative_path = ?2", (root, path)).map(drop)
 }

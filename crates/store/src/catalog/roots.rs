@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use super::maintenance::ROOT_TOTALS;
+use super::record::{PLACED_BELOW, UNPLACED_BELOW};
 use crate::Store;
 use crate::error::{Error, Result};
 use crate::paths;
@@ -155,12 +156,14 @@ fn move_from_enclosing(db: &Db<'_>, to: i64, from: i64, folder: &str) -> Result<
     let (low, high) = paths::descendant_range(folder);
     // In characters, as SQLite's substr counts.
     let skipped = i64::try_from(folder.chars().count()).unwrap_or(i64::MAX) + 2;
-    for table in ["library_files", "folders"] {
-        let sql = format!(
-            "UPDATE {table} SET library_id = ?1, relative_path = substr(relative_path, ?2)
-             WHERE library_id = ?3 AND relative_path > ?4 AND relative_path < ?5"
-        );
-        db.execute(&sql, (to, skipped, from, &low, &high))?;
+    let moved = "library_id = ?1, relative_path = substr(relative_path, ?6)";
+    for below in [PLACED_BELOW, UNPLACED_BELOW] {
+        let sql = format!("UPDATE library_files SET {moved} WHERE {below}");
+        db.execute(&sql, (to, from, &low, &high, folder, skipped))?;
+    }
+    let below = "library_id = ?2 AND relative_path > ?3 AND relative_path < ?4 AND ?5 IS NOT NULL";
+    for table in ["folders", "broken_links"] {
+        db.execute(&format!("UPDATE {table} SET {moved} WHERE {below}"), (to, from, &low, &high, folder, skipped))?;
     }
     let sql = "UPDATE folders SET library_id = ?1, relative_path = '', parent_id = NULL
         WHERE library_id = ?2 AND relative_path = ?3";

@@ -3,7 +3,7 @@
 //! Owns the table `scan_sessions`, and whether all files of the catalog have been compared: a scan after which they
 //! have been is marked as settled, and every later change of a file's row clears the mark. A scan is held by a process,
 //! which renews a heartbeat. A scan whose holder has exited is resumed by the same request; another request marks it as
-//! failed.
+//! failed. A scan of a part of a root neither finishes nor replaces a scan of the whole root.
 
 use std::time::Duration;
 
@@ -19,11 +19,35 @@ pub const LEASE: Duration = Duration::from_secs(60);
 /// Returns whether the process that a holder text identifies is alive; `None` if that is unknown.
 pub type LivenessCheck = fn(&str) -> Option<bool>;
 
+/// The part of a root that a scan covers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ScanScope {
+    /// The whole root is walked.
+    #[default]
+    Root,
+    /// Only files that the catalog has are examined.
+    KnownFiles,
+    /// Only files that the user names are examined.
+    NamedFiles,
+}
+
+impl ScanScope {
+    fn code(self) -> Option<i64> {
+        match self {
+            ScanScope::Root => None,
+            ScanScope::KnownFiles => Some(1),
+            ScanScope::NamedFiles => Some(2),
+        }
+    }
+}
+
 /// A request to scan a root.
 #[derive(Clone, Debug)]
 pub struct ScanRequest {
     /// Id of the root.
     pub root: i64,
+    /// The part of the root that the scan covers.
+    pub scope: ScanScope,
     /// Text that identifies the holder, as [`LivenessCheck`] reads it.
     pub holder: String,
     /// Settings of the scan; only a request with the same settings resumes it.
@@ -86,11 +110,8 @@ impl Scans<'_> {
         let holder = holder.to_owned();
         self.0.write(WriteKind::Compound, move |db| {
             for id in &ids {
-                let sql = "UPDATE scan_sessions SET heartbeat_at = ?3
-                    WHERE id = ?1 AND status = 'running' AND holder = ?2";
-                if db.execute(sql, (id, &holder, db.now()))? == 0 {
-                    return Err(Error::Conflict(format!("scan {id} was taken over by another process")));
-                }
+                check_held(db, *id, &holder)?;
+                db.execute("UPDATE scan_sessions SET heartbeat_at = ?2 WHERE id = ?1", (id, db.now()))?;
             }
             Ok(())
         })
@@ -114,20 +135,11 @@ impl Scans<'_> {
         })
     }
 
-    /// Returns the duplicates of the last settled scan, if it compared with this method, nothing has changed since, and
-    /// no scan except `own` is unfinished. Then a scan that finds no changes has nothing to read.
-    pub fn last_full_comparison(self, method: &str, own: &[i64]) -> Result<Option<Duplicates>> {
-        let sql = "SELECT duplicate_groups, duplicate_files, reclaimable_bytes FROM scan_sessions WHERE settled = ?1";
-        let number = |number: i64| u64::try_from(number).unwrap_or(0);
-        self.0.read(|db| {
-            if has_other_running(db, own)? {
-                return Ok(None);
-            }
-            db.first(sql, [method], |row| {
-                let (groups, files, reclaimable) = (number(row.get(0)?), number(row.get(1)?), number(row.get(2)?));
-                Ok(Duplicates { groups, files, reclaimable })
-            })
-        })
+    /// Returns whether the last settled scan compared with this method, nothing has changed since, and no scan except
+    /// `own` is unfinished. Then a scan that finds no changes has nothing to read.
+    pub fn is_compared_with(self, method: &str, own: &[i64]) -> Result<bool> {
+        let sql = "SELECT EXISTS (SELECT 1 FROM scan_sessions WHERE settled = ?1)";
+        self.0.read(|db| Ok(db.number(sql, [method])? > 0 && !has_other_running(db, own)?))
     }
 
     /// Returns whether every possible duplicate has been compared, and no scan except `own` is unfinished.
@@ -136,11 +148,21 @@ impl Scans<'_> {
         self.0.read(|db| Ok(db.number(sql, [])? > 0 && !has_other_running(db, own)?))
     }
 
-    /// Returns the roots with an unfinished scan, or without a finished one.
+    /// Returns the roots with an unfinished scan, or without a finished one that covered the whole root.
     pub fn unfinished(self) -> Result<Vec<i64>> {
         let sql = "SELECT id FROM library_roots WHERE last_scanned_at IS NULL OR EXISTS (SELECT 1 FROM scan_sessions s
             WHERE s.library_id = library_roots.id AND s.status = 'running') ORDER BY root_path";
         self.0.read(|db| db.rows(sql, [], |row| row.get(0)))
+    }
+
+    /// Returns the roots of which only named files were scanned, with the number of files in the catalog. A root with an
+    /// unfinished scan is not included.
+    pub fn partly_scanned(self) -> Result<Vec<(i64, u64)>> {
+        let sql = "SELECT id, file_count FROM library_roots WHERE last_scanned_at IS NULL AND file_count IS NOT NULL
+            AND NOT EXISTS (SELECT 1 FROM scan_sessions s
+                WHERE s.library_id = library_roots.id AND s.status = 'running') ORDER BY root_path";
+        let number = |number: i64| u64::try_from(number).unwrap_or(0);
+        self.0.read(|db| db.rows(sql, [], |row| Ok((row.get(0)?, number(row.get(1)?)))))
     }
 
     /// Completes scans in one transaction and stores their totals in the roots. `settled`: the method with which every
@@ -182,6 +204,15 @@ pub struct WalkRecord {
     pub filesystem: Option<String>,
 }
 
+/// Fails if another process has taken over a scan.
+pub(super) fn check_held(db: &Db<'_>, id: i64, holder: &str) -> Result<()> {
+    let sql = "SELECT count(*) FROM scan_sessions WHERE id = ?1 AND status = 'running' AND holder = ?2";
+    match db.number(sql, (id, holder))? {
+        0 => Err(Error::Conflict(format!("scan {id} was taken over by another process"))),
+        _ => Ok(()),
+    }
+}
+
 fn finish(db: &Db<'_>, scan: &FinishedScan, holder: &str, settled: Option<&(String, Duplicates)>) -> Result<()> {
     let FinishedScan { id, root, totals, walk } = scan;
     let signed = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
@@ -202,8 +233,23 @@ fn finish(db: &Db<'_>, scan: &FinishedScan, holder: &str, settled: Option<&(Stri
     if db.execute(sql, numbers)? == 0 {
         return Err(Error::Conflict(format!("scan {id} was taken over by another process, or is no longer running")));
     }
-    let sql = "UPDATE library_roots SET last_scanned_at = ?2, updated_at = ?2, folder_count = ?3,
-        file_count = ?4, total_size = ?5 WHERE id = ?1";
+    let scope = db.first("SELECT scope FROM scan_sessions WHERE id = ?1", [id], |row| row.get(0))?.flatten();
+    // A scan of a part of a root leaves the root as unfinished as it was.
+    let sql = match scope {
+        None => {
+            "UPDATE library_roots SET last_scanned_at = ?2, updated_at = ?2, folder_count = ?3,
+            file_count = ?4, total_size = ?5 WHERE id = ?1"
+        }
+        Some(scope) if ScanScope::NamedFiles.code() == Some(scope) => {
+            "UPDATE library_roots SET updated_at = ?2, folder_count = ?3, file_count = ?4, total_size = ?5
+            WHERE id = ?1"
+        }
+        Some(_) => {
+            "UPDATE library_roots SET last_scanned_at = CASE WHEN last_scanned_at IS NOT NULL THEN ?2 END,
+            updated_at = ?2, folder_count = ?3, file_count = ?4, total_size = ?5
+            WHERE id = ?1 AND (last_scanned_at IS NOT NULL OR file_count IS NOT NULL)"
+        }
+    };
     db.execute(sql, (root, db.now(), folders, files, bytes))?;
     let Some(WalkRecord { filters, filesystem }) = walk else { return Ok(()) };
     let sql = "UPDATE library_roots SET filters = ?2, filesystem = ?3 WHERE id = ?1";
@@ -257,25 +303,31 @@ table_row! {
 }
 
 fn begin(db: &Db<'_>, request: &ScanRequest) -> Result<Scan> {
+    let ScanRequest { root, scope, settings, holder, .. } = request;
     let sql = "SELECT id, started_at, holder, heartbeat_at, settings FROM scan_sessions
-        WHERE library_id = ?1 AND status = 'running' ORDER BY id DESC LIMIT 1";
-    if let Some(found) = db.first(sql, [request.root], RunningScan::read)? {
-        check_not_held(db, request, &found)?;
-        if !request.restart && found.settings.as_ref() == Some(&request.settings) {
-            let sql = "UPDATE scan_sessions SET holder = ?2, heartbeat_at = ?3 WHERE id = ?1";
-            db.execute(sql, (found.id, &request.holder, db.now()))?;
-            return Ok(Scan { id: found.id, root: request.root, started_at: found.started_at, resumed: true });
-        }
-        let sql = "UPDATE scan_sessions SET status = 'failed', holder = NULL, finished_at = ?2,
-            error_message = 'replaced by a new scan' WHERE library_id = ?1 AND status = 'running'";
-        db.execute(sql, (request.root, db.now()))?;
+        WHERE library_id = ?1 AND status = 'running' ORDER BY id DESC";
+    let running = db.rows(sql, [root], RunningScan::read)?;
+    running.iter().try_for_each(|found| check_not_held(db, request, found))?;
+    let resumed = running.into_iter().find(|found| !request.restart && found.settings.as_ref() == Some(settings));
+    let kept = resumed.as_ref().map_or(0, |found| found.id);
+    let sql = "UPDATE scan_sessions SET status = 'failed', holder = NULL, finished_at = ?2,
+            error_message = 'replaced by a new scan'
+        WHERE library_id = ?1 AND status = 'running' AND id <> ?3 AND (scope IS NOT NULL OR ?4)";
+    db.execute(sql, (root, db.now(), kept, *scope == ScanScope::Root))?;
+    // A scan of a part does not replace one of the whole root, which stays unfinished until it is resumed.
+    let sql = "UPDATE scan_sessions SET holder = NULL WHERE library_id = ?1 AND status = 'running' AND id <> ?2";
+    db.execute(sql, (root, kept))?;
+    if let Some(found) = resumed {
+        let sql = "UPDATE scan_sessions SET holder = ?2, heartbeat_at = ?3 WHERE id = ?1";
+        db.execute(sql, (found.id, holder, db.now()))?;
+        return Ok(Scan { id: found.id, root: *root, started_at: found.started_at, resumed: true });
     }
     let sql = "INSERT INTO scan_sessions (status, started_at, files_seen, directories_seen, bytes_seen,
-            error_count, library_id, settings, holder, heartbeat_at)
-        VALUES ('running', ?1, 0, 0, 0, 0, ?2, ?3, ?4, ?1)";
-    db.execute(sql, (db.now(), request.root, &request.settings, &request.holder))?;
+            error_count, library_id, settings, holder, heartbeat_at, scope)
+        VALUES ('running', ?1, 0, 0, 0, 0, ?2, ?3, ?4, ?1, ?5)";
+    db.execute(sql, (db.now(), root, settings, holder, scope.code()))?;
     let id = db.conn.last_insert_rowid();
-    Ok(Scan { id, root: request.root, started_at: db.now, resumed: false })
+    Ok(Scan { id, root: *root, started_at: db.now, resumed: false })
 }
 
 fn check_not_held(db: &Db<'_>, request: &ScanRequest, found: &RunningScan) -> Result<()> {

@@ -203,7 +203,7 @@ fn tree(conn: &Connection, visit: &mut dyn FnMut(Node<'_>)) -> SqlResult<()> {
 }
 
 /// Returns the rows of files with a shared content, and its number, ordered by row.
-fn shared(conn: &Connection) -> SqlResult<Vec<(i64, u32)>> {
+pub(super) fn shared(conn: &Connection) -> SqlResult<Vec<(i64, u32)>> {
     let mut shared: Vec<(i64, u32)> = Vec::new();
     let mut statement = conn.prepare_cached(SHARED_HASHES_SQL)?;
     let mut rows = statement.query([])?;
@@ -232,6 +232,5 @@ fn shared(conn: &Connection) -> SqlResult<Vec<(i64, u32)>> {
 }
 
 fn name(text: &str) -> Cow<'_, OsStr> {
-    // Only a text with the escape character differs from the bytes of its name.
-    if text.contains('\u{1a}') { Cow::Owned(paths::from_text(text)) } else { Cow::Borrowed(OsStr::new(text)) }
+    if paths::is_plain(text) { Cow::Borrowed(OsStr::new(text)) } else { Cow::Owned(paths::from_text(text)) }
 }

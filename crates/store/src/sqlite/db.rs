@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use gristmill_pool::{CancelToken, clock::Clock};
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags, Params, Row};
 
 use crate::error::{Error, Result};
@@ -92,7 +93,8 @@ impl DbFile {
             conn.pragma_update(None, "synchronous", self.durability.as_str())?;
             // Savepoints of a group are kept in memory, not in a temporary file.
             conn.pragma_update(None, "temp_store", "MEMORY")?;
-            conn.pragma_update(None, "cache_size", -32_768)?;
+            // Rows are mostly appended: with 32 MiB a first scan of 110,000 files was not faster.
+            conn.pragma_update(None, "cache_size", -8_192)?;
             conn.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
             conn.pragma_update(None, "journal_size_limit", 64 << 20)?;
             Ok(())
@@ -162,6 +164,11 @@ impl DbFile {
     }
 }
 
+/// Turns the triggers of a connection on or off. Statements are prepared again.
+pub(crate) fn enable_triggers(conn: &Connection, enabled: bool) -> rusqlite::Result<()> {
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, enabled).map(drop)
+}
+
 /// A connection inside one transaction or statement, with one timestamp.
 pub(crate) struct Db<'a> {
     pub(crate) conn: &'a Connection,
@@ -178,6 +185,11 @@ impl<'a> Db<'a> {
     /// Returns the timestamp as the database stores it.
     pub(crate) fn now(&self) -> &str {
         self.text.get_or_init(|| self.now.to_string())
+    }
+
+    /// Returns the timestamp in seconds, for rows of which there are many.
+    pub(crate) fn now_in_seconds(&self) -> &str {
+        self.now().get(..19).unwrap_or_default()
     }
 
     /// Runs `body` with the connection and translates its error.

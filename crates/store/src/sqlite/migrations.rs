@@ -1,8 +1,11 @@
 //! Migrates a file of any earlier version to the current schema.
 //!
 //! Owns the table `schema_migrations` and the order of migrations. Each migration is one transaction that also records
-//! its version, so an interrupted one leaves no trace. Migrations inspect the existing tables instead of relying on
-//! recorded versions: a file of the Python control plane may have a table without the version that creates it.
+//! its version, so an interrupted one leaves no trace; a new file is created in one transaction. Migrations inspect the
+//! existing tables instead of relying on recorded versions: a file of the Python control plane may have a table without
+//! the version that creates it.
+
+mod narrow_catalog;
 
 use std::collections::BTreeSet;
 
@@ -53,7 +56,7 @@ const MIGRATIONS: &[(i64, &str, &[Step])] = &[
         "catalog_identity",
         &[Sql(schema::FILESYSTEMS), Columns(schema::IDENTITY_COLUMNS), Call(crate::scans::clear_settled)],
     ),
-    (1006, "catalog_exceptions", &[Call(index_exceptions)]),
+    (1006, "catalog_exceptions", &[Sql(schema::UNREADABLE_FOLDERS)]),
     (1007, "mount_points", &[Columns(&[("folders", schema::MOUNT_COLUMNS)])]),
     (
         1008,
@@ -70,6 +73,18 @@ const MIGRATIONS: &[(i64, &str, &[Step])] = &[
     (1010, "message_runs", &[Sql(schema::MESSAGE_RUNS)]),
     (1011, "message_claims", &[Sql(schema::MESSAGE_CLAIMS)]),
     (1012, "stream_positions", &[Sql(schema::STREAM_POSITIONS)]),
+    (1013, "narrow_catalog", &[Call(narrow_catalog::run)]),
+    (
+        1014,
+        "catalog_questions",
+        &[
+            Sql(schema::DUPLICATE_GROUPS),
+            Sql(schema::GROUP_INDEXES),
+            Call(group_triggers),
+            Sql(schema::BROKEN_LINKS),
+            Columns(schema::LIST_COLUMNS),
+        ],
+    ),
 ];
 
 impl Step {
@@ -146,15 +161,22 @@ pub(crate) fn run(file: &DbFile, conn: &Connection) -> Result<()> {
         return Ok(());
     }
     let db = file.db(conn);
-    for (version, name, migration) in MIGRATIONS {
+    // Dropping a table would otherwise delete the rows that refer to it, and renaming one change the views of others.
+    // Neither setting can be changed in a transaction.
+    db.batch("PRAGMA foreign_keys = OFF; PRAGMA legacy_alter_table = ON")?;
+    let is_new_file = db.number("SELECT count(*) FROM sqlite_schema", [])? == 0;
+    // For a new file one transaction: syncing each would be half of the time of a small scan.
+    let transactions = if is_new_file { MIGRATIONS.len() } else { 1 };
+    let result = MIGRATIONS.chunks(transactions).try_for_each(|migrations| {
         db.batch("BEGIN IMMEDIATE")?;
-        let result = apply(&db, *version, name, migration).and_then(|()| db.batch("COMMIT"));
+        let applied = migrations.iter().try_for_each(|(version, name, steps)| apply(&db, *version, name, steps));
+        let result = applied.and_then(|()| db.batch("COMMIT"));
         if result.is_err() && !conn.is_autocommit() {
             db.batch("ROLLBACK")?;
         }
-        result?;
-    }
-    Ok(())
+        result
+    });
+    result.and(db.batch("PRAGMA legacy_alter_table = OFF; PRAGMA foreign_keys = ON"))
 }
 
 fn apply(db: &Db<'_>, version: i64, name: &str, migration: &[Step]) -> Result<()> {
@@ -220,18 +242,20 @@ fn protocol(db: &Db<'_>) -> Result<()> {
 
 /// Drops indexes that no query needs, unless another program created the file.
 fn drop_unused_indexes(db: &Db<'_>) -> Result<()> {
-    let is_gristmill = "SELECT count(*) FROM sqlite_schema WHERE name = 'library_files'
-        AND sql LIKE '%CHECK (size_bytes >= 0)%'";
-    if db.number(is_gristmill, [])? > 0 { db.batch(schema::UNUSED_INDEXES) } else { Ok(()) }
+    if is_own_catalog(db)? { db.batch(schema::UNUSED_INDEXES) } else { Ok(()) }
 }
 
-/// Adds indexes of files whose row has unusual values, and of folders that could not be read.
-fn index_exceptions(db: &Db<'_>) -> Result<()> {
-    let unusual = schema::UNUSUAL;
-    db.batch(&format!(
-        "CREATE INDEX IF NOT EXISTS ix_library_files_unusual ON library_files (library_id, folder_id) WHERE {unusual};
-        CREATE INDEX IF NOT EXISTS ix_folders_unreadable ON folders (library_id) WHERE error_status IS NOT NULL;"
-    ))
+/// Creates the triggers that note changed groups, and an index of empty files.
+fn group_triggers(db: &Db<'_>) -> Result<()> {
+    db.batch(schema::EMPTY_FILES)?;
+    db.batch(&schema::group_triggers())
+}
+
+/// Returns whether Gristmill created the table of files.
+fn is_own_catalog(db: &Db<'_>) -> Result<bool> {
+    let sql = "SELECT count(*) FROM sqlite_schema WHERE name = 'library_files'
+        AND sql LIKE '%CHECK (size_bytes >= 0)%'";
+    Ok(db.number(sql, [])? > 0)
 }
 
 fn add_columns(db: &Db<'_>, table: &str, columns_to_add: &[(&str, &str)]) -> Result<()> {

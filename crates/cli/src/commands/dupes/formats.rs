@@ -1,11 +1,11 @@
 //! Duplicate groups as text, JSON, CSV and in the format of fdupes.
 
-use gristmill_store::catalog::{Group, Groups, LinkKind, Member};
+use gristmill_store::catalog::{Group, GroupState, Groups, LinkKind, Member};
 use serde_json::{Value, json};
 
 use crate::commands::completeness::Completeness;
 use crate::commands::paging::Slice;
-use crate::commands::root_paths::{RootPaths, bytes as path_bytes, hex, path_text, with_path};
+use crate::commands::root_paths::{RootPaths, bytes as path_bytes, path_text, with_path};
 use crate::hints::Hints;
 use crate::output::path;
 use crate::units::{bytes, count_of, file_time};
@@ -22,9 +22,10 @@ pub(super) struct DupesView {
 
 impl DupesView {
     pub(super) fn text(&self) -> String {
-        let Groups { groups, total, files, reclaimable, redundant } = &self.groups;
+        let Groups { groups, total, files, reclaimable, redundant, state } = &self.groups;
+        let remark = state_remark(state).map(|remark| format!("{remark}\n")).unwrap_or_default();
         if *total == 0 {
-            return format!("{}\n{}", self.empty_text(), self.completeness.text());
+            return format!("{}\n{remark}{}", self.empty_text(), self.completeness.text());
         }
         let mut text = String::new();
         for group in groups {
@@ -41,7 +42,7 @@ impl DupesView {
             bytes(*reclaimable),
             bytes(*redundant)
         ));
-        text + &self.completeness.text()
+        text + &remark + &self.completeness.text()
     }
 
     fn empty_text(&self) -> String {
@@ -57,10 +58,11 @@ impl DupesView {
 
     fn group(&self, group: &Group) -> String {
         let mut text = format!(
-            "{} of {} ({} reclaimable)\n",
+            "{} of {} ({} reclaimable){}\n",
             count_of(group.copies, "copy"),
             bytes(group.size),
-            bytes(group.reclaimable)
+            bytes(group.reclaimable),
+            if group.ignored { ", ignored" } else { "" }
         );
         for member in &group.members {
             let path = path(self.root_paths.absolute(member.root, &member.path));
@@ -89,15 +91,16 @@ impl DupesView {
         };
         let group = |group: &Group| {
             json!({
-                "group_key": group_key(group),
+                "group_key": group.key.to_string(),
                 "size": group.size,
                 "copies": group.copies,
                 "reclaimable_bytes": group.reclaimable,
                 "redundant_bytes": group.redundant,
+                "ignored": group.ignored,
                 "files": group.members.iter().map(file).collect::<Vec<_>>(),
             })
         };
-        let Groups { groups, total, files, reclaimable, redundant } = &self.groups;
+        let Groups { groups, total, files, reclaimable, redundant, state } = &self.groups;
         self.completeness.extend_json(json!({
             "items": groups.iter().map(group).collect::<Vec<_>>(),
             "total_groups": total,
@@ -105,6 +108,7 @@ impl DupesView {
             "reclaimable_bytes": reclaimable,
             "redundant_bytes": redundant,
             "next_cursor": self.slice.next_cursor(*total),
+            "current": state.is_current,
         }))
     }
 
@@ -117,7 +121,7 @@ impl DupesView {
                 let absolute = self.root_paths.absolute(member.root, &member.path);
                 let row = [
                     number.to_string(),
-                    group_key(group),
+                    group.key.to_string(),
                     group.size.to_string(),
                     group.copies.to_string(),
                     group.reclaimable.to_string(),
@@ -154,8 +158,14 @@ impl DupesView {
     }
 }
 
-fn group_key(group: &Group) -> String {
-    format!("{}:{}", group.algorithm.as_str(), hex(&group.hash))
+/// States that the groups are older than the files. Otherwise returns none.
+pub(super) fn state_remark(state: &GroupState) -> Option<String> {
+    let since = match state.refreshed_at {
+        Some(time) => format!("the groups of {} UTC are listed", time.to_string().get(..19).unwrap_or_default()),
+        None => "no group is listed".to_owned(),
+    };
+    let reason = "files have changed since, and the database is read-only or another process writes it";
+    (!state.is_current).then(|| format!("not up to date: {since}; {reason}"))
 }
 
 fn is_via_symlink(member: &Member) -> bool {

@@ -36,12 +36,12 @@ pub(super) struct SimilarView<'a> {
 
 impl ListView<'_> {
     /// Joins the texts of the shown items, and says which of them are shown.
-    fn text(&self, nouns: &str, items: impl ExactSizeIterator<Item = String>) -> String {
+    pub(super) fn text(&self, nouns: &str, items: impl ExactSizeIterator<Item = String>) -> String {
         let range = self.slice.describe(nouns, items.len(), self.total).map(|range| format!("{range}\n"));
         items.map(|item| item + "\n").chain(range).collect()
     }
 
-    fn empty_text(&self, none: &str, command: &str) -> String {
+    pub(super) fn empty_text(&self, none: &str, command: &str) -> String {
         match () {
             () if self.root_paths.is_empty() => self.hints.nothing_scanned(),
             () if self.is_filtered => {
@@ -219,7 +219,7 @@ fn unscanned_suffix(entries: Option<u64>) -> String {
     }
 }
 
-fn unscanned(entries: Option<u64>) -> String {
+pub(super) fn unscanned(entries: Option<u64>) -> String {
     match entries {
         Some(entries) => format!("{} not scanned", count_of(entries, "entry")),
         None => "entries not scanned: not recorded".to_owned(),

@@ -60,6 +60,7 @@ impl ScanSummaryView<'_> {
         lines.push(self.totals());
         lines.extend(self.changes());
         lines.extend(self.links());
+        lines.extend(self.skipped());
         lines.extend(self.unreadable());
         if self.reads() && !summary.interrupted {
             lines.push(String::new());
@@ -104,9 +105,16 @@ impl ScanSummaryView<'_> {
     }
 
     pub(super) fn unreadable(&self) -> Vec<String> {
-        let ScanSummary { errors, error_samples, .. } = self.summary;
-        let what = format!("{} could not be read:", count_of(*errors, "item"));
+        let ScanSummary { errors, error_samples, named_files, .. } = self.summary;
+        let verb = if *named_files > 0 { "scanned" } else { "read" };
+        let what = format!("{} could not be {verb}:", count_of(*errors, "item"));
         count_with_samples(what, *errors, error_samples)
+    }
+
+    fn skipped(&self) -> Vec<String> {
+        let ScanSummary { skipped_files, skipped_samples, .. } = self.summary;
+        let what = format!("{} skipped:", count_of(*skipped_files, "named file"));
+        count_with_samples(what, *skipped_files, skipped_samples)
     }
 
     /// Returns the counts of broken links and of links not followed, with examples.

@@ -116,11 +116,16 @@ impl Walk {
                 listing.missing_files.extend(known.filter(|known| !known.missing).map(|known| known.id));
             }
         }
-        let next = (target_is_folder == Some(true)).then(|| {
-            let name = name.clone();
-            add_folder(&mut listing, (name, path), link.folder, true)
-        });
-        if next.is_none() && link.folder.is_some_and(|known| !known.removed) {
+        let is_excluded = target_is_folder == Some(true) && filter.is_too_deep(&path);
+        if is_excluded {
+            listing.skipped = skipped::unknown(&name, EntryKind::Folder);
+            if link.folder.is_some_and(|known| !known.removed && !known.excluded) {
+                listing.excluded_folders.push(name.clone());
+            }
+        }
+        let next =
+            (target_is_folder == Some(true) && !is_excluded).then(|| add_folder(&mut listing, path, link.folder, true));
+        if next.is_none() && !is_excluded && link.folder.is_some_and(|known| !known.removed) {
             listing.missing_folders.push(name);
         }
         self.send_listing(listing)?;

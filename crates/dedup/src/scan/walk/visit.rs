@@ -2,7 +2,9 @@
 //!
 //! Owns which entries are new, changed, missing, returned or excluded.
 
+use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
+use std::hash::{BuildHasher, RandomState};
 use std::io::{self, ErrorKind};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -10,7 +12,8 @@ use std::sync::Arc;
 
 use gristmill_pool::TaskResult;
 use gristmill_store::catalog::{
-    ChangedFile, FolderRef, KnownEntries, KnownFile, KnownFolder, LinkKind, Listing, ListingStatus, Skipped, Stat,
+    BrokenLink, ChangedFile, FolderRef, KnownEntries, KnownFile, KnownFolder, LinkKind, Listing, ListingStatus,
+    Skipped, Stat,
 };
 
 use super::links::DeferredLink;
@@ -20,10 +23,10 @@ use crate::filter::IgnoreRules;
 use crate::lock;
 use crate::progress::{Counters, add};
 use crate::scan::early::FollowUps;
-use crate::sys::{EntryKind, Folder};
+use crate::sys::{EntryKind, Folder, is_link_error, os_string};
 
 /// Entries after which a part of a folder is written. A folder may have millions.
-const PART_ENTRIES: usize = 512;
+pub(super) const PART_ENTRIES: usize = 512;
 
 pub(super) enum VisitError {
     Cancelled,
@@ -31,23 +34,40 @@ pub(super) enum VisitError {
 }
 
 pub(super) struct Visit<'a> {
-    walk: &'a Walk,
-    folder: &'a Folder,
+    pub(super) walk: &'a Walk,
+    pub(super) folder: &'a Folder,
     rules: Option<&'a Arc<IgnoreRules>>,
     /// Known entries that were not seen yet.
-    unseen_files: Unseen<KnownFile>,
+    pub(super) unseen_files: Unseen<KnownFile>,
     unseen_folders: Unseen<KnownFolder>,
     had_entries: bool,
     is_empty: bool,
     pub(super) listing: Listing,
     folders: Vec<FolderTask>,
-    pub(super) via_link: bool,
     /// Whether a file with unchanged metadata keeps its hash.
     pub(super) keeps_hashes: bool,
     /// Whether a disk that was mounted here may be unmounted: the folder of a root, or a former mount point.
     pub(super) may_be_unmounted: bool,
     skipped: Skipped,
-    follow_ups: FollowUps,
+    broken_links: Vec<BrokenLink>,
+    pub(super) follow_ups: FollowUps,
+    /// Names of earlier parts.
+    visited: Option<VisitedNames>,
+}
+
+/// Names that were visited, by hashes of 128 bits: names would take several times the memory.
+#[derive(Default)]
+struct VisitedNames {
+    hashers: [RandomState; 2],
+    hashes: HashSet<[u64; 2]>,
+}
+
+impl VisitedNames {
+    /// Removes the names that were visited before.
+    fn retain_first(&mut self, names: &mut Vec<(OsString, EntryKind)>) {
+        let VisitedNames { hashers, hashes } = self;
+        names.retain(|(name, _)| hashes.insert(hashers.each_ref().map(|hasher| hasher.hash_one(name))));
+    }
 }
 
 impl<'a> Visit<'a> {
@@ -70,11 +90,12 @@ impl<'a> Visit<'a> {
             is_empty: true,
             listing: Listing::new(walk.scan, folder_ref.clone()),
             folders: Vec::new(),
-            via_link: false,
             keeps_hashes: true,
             may_be_unmounted: false,
             skipped: Skipped::default(),
+            broken_links: Vec::new(),
             follow_ups: FollowUps::default(),
+            visited: None,
         }
     }
 
@@ -87,6 +108,8 @@ impl<'a> Visit<'a> {
             if names.len() < PART_ENTRIES {
                 return ControlFlow::Continue(());
             }
+            let visited = self.visited.get_or_insert_default();
+            visited.retain_first(&mut names);
             match self.visit_part(&mut names) {
                 Ok(()) => ControlFlow::Continue(()),
                 Err(error) => {
@@ -99,16 +122,21 @@ impl<'a> Visit<'a> {
             return Err(error);
         }
         read.map_err(VisitError::Unreadable)?;
+        if let Some(visited) = &mut self.visited {
+            visited.retain_first(&mut names);
+        }
         self.visit_part(&mut names)
     }
 
-    /// Visits the next entries. New files are sorted by name, so that rows of neighbours are stored together.
+    /// Visits the next entries, sorted by name, so that rows of neighbours are stored together. A folder that changes
+    /// may list a name twice.
     fn visit_part(&mut self, names: &mut Vec<(OsString, EntryKind)>) -> Result<(), VisitError> {
         self.is_empty &= names.is_empty();
+        names.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+        names.dedup_by(|(a, _), (b, _)| a == b);
         for (name, kind) in names.drain(..) {
             self.visit_entry(name, kind);
         }
-        self.listing.new_files.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
         if self.listing.weight() >= PART_ENTRIES {
             self.send_part(ListingStatus::Part).map_err(|_| VisitError::Cancelled)?;
         }
@@ -118,7 +146,9 @@ impl<'a> Visit<'a> {
     fn visit_entry(&mut self, name: OsString, kind: EntryKind) {
         let (kind, stat) = match kind {
             EntryKind::File | EntryKind::Unknown => match self.folder.stat(&name, false) {
-                Ok(found) if self.via_link => (found.kind, Some(Stat { links: LinkKind::ViaSymlink, ..found.stat })),
+                Ok(found) if self.listing.via_link => {
+                    (found.kind, Some(Stat { links: LinkKind::ViaSymlink, ..found.stat }))
+                }
                 Ok(found) => (found.kind, Some(found.stat)),
                 // Removed since it was listed: ignored.
                 Err(error) if error.kind() == ErrorKind::NotFound => return,
@@ -133,11 +163,17 @@ impl<'a> Visit<'a> {
                 add(&self.walk.handle.counters.links, 1);
                 let is_known = || self.unseen_files.has(&name) || self.unseen_folders.has(&name);
                 let is_included = self.matches(&name, true);
-                if self.walk.root.follow_links && is_included && (!self.walk.only_known || is_known()) {
+                let is_followed = self.walk.root.follow_links && is_included && (!self.walk.only_known || is_known());
+                let is_broken = self.is_broken_link(&name);
+                let target = if is_broken || !is_followed { self.folder.link_target(&name).ok() } else { None };
+                if let Some(target) = target.as_deref().filter(|_| is_broken) {
+                    self.broken_links.push(BrokenLink { name: name.clone(), target: os_string(target) });
+                }
+                if is_followed {
                     self.defer_link(&name);
                     return;
                 }
-                self.skipped += skipped::link(&name, self.folder.link_target(&name).ok().as_deref());
+                self.skipped += skipped::link(&name, target.as_deref());
                 if self.walk.root.follow_links && !is_included {
                     self.exclude(name);
                 }
@@ -147,6 +183,20 @@ impl<'a> Visit<'a> {
                 self.skipped += skipped::special(&name);
             }
         }
+    }
+
+    /// Whether the target of a link does not exist. False for links that the filters exclude, and in a scan of known
+    /// files for new links.
+    fn is_broken_link(&self, name: &OsStr) -> bool {
+        let known = self.walk.known_broken_links(&self.listing.folder);
+        let is_considered = match self.walk.only_known {
+            true => known.iter().any(|known| known.name == name),
+            false => self.matches(name, false),
+        };
+        is_considered
+            && self.folder.stat(name, true).is_err_and(|error| {
+                matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) || is_link_error(&error)
+            })
     }
 
     /// Records an entry that exists but cannot be examined. Its rows stay unchanged.
@@ -166,11 +216,11 @@ impl<'a> Visit<'a> {
         }
     }
 
-    fn path_of(&self, name: &OsStr) -> PathBuf {
+    pub(super) fn path_of(&self, name: &OsStr) -> PathBuf {
         self.listing.folder.path.join(name)
     }
 
-    fn matches(&self, name: &OsStr, is_folder: bool) -> bool {
+    pub(super) fn matches(&self, name: &OsStr, is_folder: bool) -> bool {
         let filter = &self.walk.filter;
         let rules = self.rules.map(Arc::as_ref);
         !filter.tests_names() || filter.matches(&self.path_of(name), name, rules, is_folder)
@@ -195,6 +245,7 @@ impl<'a> Visit<'a> {
     fn visit_subfolder(&mut self, name: OsString) {
         let known = self.unseen_folders.take(&name);
         let path = self.path_of(&name);
+        let filter = &self.walk.filter;
         let only_known = self.walk.only_known;
         let is_on_other_device = || {
             self.walk.one_file_system
@@ -206,7 +257,8 @@ impl<'a> Visit<'a> {
             return;
         }
         let stays_excluded = only_known && known.is_some_and(|known| known.excluded);
-        let is_excluded = stays_excluded || !self.matches(&name, true) || is_on_other_device();
+        let is_excluded =
+            stays_excluded || !self.matches(&name, true) || filter.is_too_deep(&path) || is_on_other_device();
         if is_excluded || known.is_none() && only_known {
             self.skipped += skipped::unknown(&name, EntryKind::Folder);
             if is_excluded && known.is_some_and(|known| !known.excluded && !known.removed) {
@@ -214,11 +266,12 @@ impl<'a> Visit<'a> {
             }
             return;
         }
+        let via_link = self.listing.via_link;
         self.folders.push(FolderTask {
             was_mount_point: known.is_some_and(|known| known.mount_point),
             parent_fs: self.listing.filesystem,
             rules: self.rules.cloned(),
-            ..add_folder(&mut self.listing, (name, path), known, self.via_link)
+            ..add_folder(&mut self.listing, path, known, via_link)
         });
     }
 
@@ -247,6 +300,10 @@ impl<'a> Visit<'a> {
         let missing = self.unseen_folders.rest().filter(|(_, known)| !known.removed);
         self.listing.missing_folders.extend(missing.map(|(name, _)| name.clone()));
         self.listing.skipped = self.skipped;
+        self.broken_links.sort_unstable();
+        if self.broken_links != walk.known_broken_links(&self.listing.folder) {
+            self.listing.broken_links = Some(self.broken_links.split_off(0));
+        }
         self.send_part(if walk.only_known { ListingStatus::Known } else { ListingStatus::Whole })?;
         Ok((self.folders, self.follow_ups))
     }
@@ -255,6 +312,7 @@ impl<'a> Visit<'a> {
         let mut next = Listing::new(self.walk.scan, self.listing.folder.clone());
         next.filesystem = self.listing.filesystem;
         next.mount_point = self.listing.mount_point;
+        next.via_link = self.listing.via_link;
         let mut listing = std::mem::replace(&mut self.listing, next);
         listing.status = status;
         let Walk { queue, early, root, .. } = self.walk;
@@ -270,7 +328,7 @@ impl<'a> Visit<'a> {
 
 /// Known entries of a folder by name, until they are seen. A sorted list, because a folder may have a million entries
 /// and a hash table takes three times the memory.
-struct Unseen<T> {
+pub(super) struct Unseen<T> {
     known: Vec<(OsString, T)>,
     taken: Vec<bool>,
 }
@@ -291,7 +349,7 @@ impl<T: Copy> Unseen<T> {
         self.position(name).is_some_and(|position| !self.taken.get(position).copied().unwrap_or(true))
     }
 
-    fn take(&mut self, name: &OsStr) -> Option<T> {
+    pub(super) fn take(&mut self, name: &OsStr) -> Option<T> {
         let position = self.position(name)?;
         let taken = std::mem::replace(self.taken.get_mut(position)?, true);
         self.known.get(position).filter(|_| !taken).map(|(_, known)| *known)
@@ -334,18 +392,14 @@ pub(super) fn exclude_file(listing: &mut Listing, known: Option<KnownFile>) {
     listing.excluded_files.extend(included.map(|known| known.id));
 }
 
-/// Adds an existing folder to the listing if it is new or returned. Returns the task to walk it.
+/// Adds a folder that returned to the listing. Returns the task to walk it, which writes the row of a new folder.
 pub(super) fn add_folder(
     listing: &mut Listing,
-    (name, path): (OsString, PathBuf),
+    path: PathBuf,
     known: Option<KnownFolder>,
     via_link: bool,
 ) -> FolderTask {
-    match known {
-        None => listing.new_folders.push(name),
-        Some(known) if known.removed || known.excluded => listing.returned_folders.push(known.id),
-        Some(_) => {}
-    }
+    listing.returned_folders.extend(known.filter(|known| known.removed || known.excluded).map(|known| known.id));
     let folder_ref = FolderRef { root: listing.folder.root, id: known.map(|known| known.id), path };
     FolderTask::new(folder_ref, known.and_then(|known| known.filesystem), via_link)
 }

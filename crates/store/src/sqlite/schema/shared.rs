@@ -113,21 +113,29 @@ pub(crate) const SHARED_TABLES: &[Table] = &[
             is_missing INTEGER NOT NULL DEFAULT 0 CHECK (is_missing IN (0, 1)),
             needs_hash INTEGER NOT NULL DEFAULT 1 CHECK (needs_hash IN (0, 1)),
             last_seen_scan_id INTEGER REFERENCES scan_sessions (id) ON DELETE SET NULL,
+            hash_error_count INTEGER NOT NULL DEFAULT 0 CHECK (hash_error_count >= 0),
+            created_at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP,
+            updated_at TEXT DEFAULT CURRENT_TIMESTAMP,
+            folder_id INTEGER,
+            ctime_ns INTEGER,
+            link_kind INTEGER,
+            edges INTEGER,
             hash_algorithm TEXT CHECK (hash_algorithm = 'blake3' OR hash_algorithm = 'sha256' OR hash_algorithm = 'sha512' OR hash_algorithm = 'sha3-256'),
             content_hash BLOB,
             hashed_size_bytes INTEGER CHECK (hashed_size_bytes >= 0),
             hashed_mtime_ns INTEGER,
             hashed_at TEXT,
-            hash_error_count INTEGER NOT NULL DEFAULT 0 CHECK (hash_error_count >= 0),
+            allocated_bytes INTEGER,
+            removed_at TEXT,
+            excluded_at TEXT,
+            hash_racy INTEGER,
+            read_algorithm TEXT,
+            read_hash BLOB,
             hash_last_error TEXT,
             hash_last_error_at TEXT,
             hash_retry_after TEXT,
             hash_claim_token TEXT,
-            hash_claimed_at TEXT,
-            created_at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP,
-            updated_at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP,
-            folder_id INTEGER REFERENCES folders (id) ON DELETE SET NULL,
-            CONSTRAINT uq_library_files_library_id_relative_path UNIQUE (library_id, relative_path)
+            hash_claimed_at TEXT
         )",
         added_columns: &[
             ("is_missing", "INTEGER NOT NULL DEFAULT 0"),
@@ -140,7 +148,7 @@ pub(crate) const SHARED_TABLES: &[Table] = &[
             ("hash_retry_after", "TEXT"),
             ("hash_claim_token", "TEXT"),
             ("hash_claimed_at", "TEXT"),
-            ("folder_id", "INTEGER REFERENCES folders (id) ON DELETE SET NULL"),
+            ("folder_id", "INTEGER"),
         ],
     },
     Table {
@@ -245,7 +253,8 @@ pub(crate) const SHARED_TABLES: &[Table] = &[
     },
 ];
 
-/// Indexes of the shared tables. Other programs name some of them, so none may become partial or lose a column.
+/// Indexes of the shared tables. Other programs name some of them, so none may lose a column, and a condition must
+/// follow from every query that uses it. Queries of groups require a hash, and most files have none.
 pub(crate) const SHARED_INDEXES: &str = "
     CREATE INDEX IF NOT EXISTS ix_jobs_kind_status ON jobs (kind, status);
     CREATE INDEX IF NOT EXISTS ix_jobs_running_lease ON jobs (status, lease_expires_at);
@@ -262,7 +271,7 @@ pub(crate) const SHARED_INDEXES: &str = "
     CREATE INDEX IF NOT EXISTS ix_folders_parent ON folders (parent_id);
     CREATE INDEX IF NOT EXISTS ix_library_files_folder ON library_files (folder_id);
     CREATE INDEX IF NOT EXISTS ix_library_files_dedup_group
-        ON library_files (is_missing, needs_hash, hash_algorithm, content_hash, id);
+        ON library_files (is_missing, needs_hash, hash_algorithm, content_hash, id) WHERE content_hash IS NOT NULL;
     CREATE INDEX IF NOT EXISTS ix_thumbnails_status_retry ON thumbnails (status, retry_after, id);
     CREATE INDEX IF NOT EXISTS ix_thumbnails_file_variant ON thumbnails (file_id, max_dimension, format);
     CREATE INDEX IF NOT EXISTS ix_thumbnails_group_status ON thumbnails (group_key, status);
