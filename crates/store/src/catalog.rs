@@ -6,7 +6,8 @@
 //! new writes one row for each folder and none for a file. The row of a missing file keeps the last scan that saw it.
 //!
 //! This module does not read the disk: the walk decides which entries are missing, changed or excluded by filters.
-//! Every write that changes a file's row also clears the settled mark of the last scan, in the same transaction.
+//! Every write that changes a file's row also clears the settled mark of the last scan, in the same transaction, and
+//! the digest of the file's folder, unless a listing writes both.
 
 mod broken_links;
 mod contents;
@@ -30,7 +31,7 @@ pub use groups::{
     Groups, Ignored, MarksCache, Member, PathTest, Refreshed, SortBy,
 };
 pub use hashes::{Algorithm, Digest, FileHash, FileRef, FileRow, HashUse, ReadResult, SharedFile, prefix};
-pub use known::{KnownEntries, KnownFile, KnownFolder};
+pub use known::{KnownEntries, KnownFile, KnownFolder, ListingDigest};
 pub use links::{LinkKind, SharedName, UNSTABLE_INODES};
 pub use lists::{ListedFile, ListedFolder, ListedLink};
 pub use maintenance::{Check, Purged};
@@ -139,6 +140,9 @@ pub struct Listing {
     pub via_link: bool,
     /// Its symbolic links whose target does not exist, which replace the recorded ones; `None` if these are unchanged.
     pub broken_links: Option<Vec<BrokenLink>>,
+    /// Digest of everything that was found, if the folder was listed completely in one part and a later walk may rely
+    /// on it.
+    pub digest: Option<ListingDigest>,
     /// How the listing ended.
     pub status: ListingStatus,
 }
@@ -151,6 +155,8 @@ pub enum ListingStatus {
     Part,
     /// The folder was listed completely.
     Whole,
+    /// The folder was listed completely, with the digest of its last listing.
+    Unchanged,
     /// All recorded entries were checked, and new ones were skipped. An error of an earlier walk is kept.
     Known,
     /// Only named files were examined. Other entries, and the result of the last walk, are kept.
@@ -182,6 +188,11 @@ impl Listing {
             && self.missing_folders.is_empty()
             && self.excluded_folders.is_empty()
             && self.foreign_folders.is_empty())
+    }
+
+    /// Returns whether the listing changes no row except that of its folder.
+    pub fn changes_entries(&self) -> bool {
+        self.changes_files() || !self.returned_folders.is_empty() || self.broken_links.is_some()
     }
 }
 

@@ -1,10 +1,11 @@
 //! Walks a root and compares each folder with the catalog.
 //!
-//! Owns the order of folders; `visit` compares their entries, and `named` only those that the user named. Each folder is a task, and its listing records that it
-//! was walked. Subfolders are spawned after the listing is added to the catalog queue, so a parent's row is always
-//! written before its children's. A folder that cannot be read keeps its error, and nothing in or below it is marked
-//! missing.
+//! Owns the order of folders; `visit` compares their entries, and `named` only those that the user named. Each folder is
+//! a task, and its listing records that it was walked. Subfolders are spawned after the listing is added to the catalog
+//! queue, so a parent's row is always written before its children's. A folder that cannot be read keeps its error, and
+//! nothing in or below it is marked missing.
 
+mod digest;
 mod links;
 mod mounts;
 mod named;
@@ -20,7 +21,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use gristmill_pool::{Context, Pool, Task, TaskError, TaskResult};
 use gristmill_store::Store;
-use gristmill_store::catalog::{BrokenLink, FolderRef, LinkKind, Listing, ListingStatus, Skipped, Stat};
+use gristmill_store::catalog::{BrokenLink, FolderRef, KnownFolder, LinkKind, Listing, ListingStatus, Skipped, Stat};
 use gristmill_store::roots::Root;
 
 use self::links::DeferredLink;
@@ -137,18 +138,17 @@ struct Walk {
 #[derive(Debug)]
 struct FolderTask {
     folder_ref: FolderRef,
-    /// The filesystem of the folder when it was last walked.
-    filesystem: Option<i64>,
-    /// Whether it was a mount point then. Unknown for the folder of a root.
-    was_mount_point: bool,
+    /// Its row, if it has one.
+    known: Option<KnownFolder>,
     parent_fs: Option<i64>,
     rules: Option<Arc<IgnoreRules>>,
     via_link: bool,
 }
 
 impl FolderTask {
-    fn new(folder_ref: FolderRef, filesystem: Option<i64>, via_link: bool) -> Self {
-        FolderTask { folder_ref, filesystem, was_mount_point: false, parent_fs: None, rules: None, via_link }
+    fn new(root: i64, path: PathBuf, known: Option<KnownFolder>, via_link: bool) -> Self {
+        let folder_ref = FolderRef { root, id: known.map(|known| known.id), path };
+        FolderTask { folder_ref, known, parent_fs: None, rules: None, via_link }
     }
 }
 
@@ -192,13 +192,8 @@ impl Walk {
 
     /// Submits the folder of the root. A resumed scan walks every folder again, because files may have changed since.
     fn begin(self: &Arc<Self>, pool: &Pool) -> Result<()> {
-        let catalog = self.store.catalog();
-        let folder_ref = catalog.root_folder(self.root.id)?;
-        let filesystem = match folder_ref.id {
-            Some(id) => catalog.filesystem_of(id)?,
-            None => None,
-        };
-        let (walk, folder_task) = (self.clone(), FolderTask::new(folder_ref, filesystem, false));
+        let known = self.store.catalog().folder(self.root.id, Path::new(""))?;
+        let (walk, folder_task) = (self.clone(), FolderTask::new(self.root.id, PathBuf::new(), known, false));
         let task = Task::new(move |ctx: &Context| walk.walk_folder(ctx, folder_task));
         // Refused only if the scan is cancelled.
         let _ = pool.submit_until(task, self.handle.token());
@@ -248,14 +243,13 @@ impl Walk {
     }
 
     fn walk_folder(self: &Arc<Self>, ctx: &Context, folder_task: FolderTask) -> TaskResult<()> {
-        let FolderTask { folder_ref, filesystem: known_filesystem, was_mount_point, parent_fs, rules, via_link } =
-            folder_task;
+        let FolderTask { folder_ref, known, parent_fs, rules, via_link } = folder_task;
         if ctx.is_cancelled() || self.handle.is_cancelled() {
             return Err(TaskError::cancelled());
         }
         let _busy = BusyGuard::new(&self.handle);
-        let (folder, known) = match self.root_folder.open_below(&folder_ref.path, via_link) {
-            Ok(folder) => (folder, self.store.catalog().known_entries(&folder_ref, self.has_unusual)?),
+        let folder = match self.root_folder.open_below(&folder_ref.path, via_link) {
+            Ok(folder) => folder,
             Err(error) if is_missing(&error) && !folder_ref.path.as_os_str().is_empty() => {
                 return self.record_missing(&folder_ref, Skipped::default());
             }
@@ -278,10 +272,12 @@ impl Walk {
         }
         let rules = self.gitignore_rules(&folder, &folder_ref.path, rules);
         let filesystem = self.filesystem_of(&folder, device)?;
-        let mut visit = Visit::new(self, &folder, &folder_ref, known, rules.as_ref());
+        let mut visit = Visit::new(self, &folder, &folder_ref, rules.as_ref());
         visit.listing.filesystem = filesystem;
         visit.listing.via_link = via_link;
         // On another filesystem, files with the same paths are different files.
+        let known_filesystem = known.and_then(|known| known.filesystem);
+        let was_mount_point = known.is_some_and(|known| known.mount_point);
         visit.keeps_hashes = match known_filesystem.zip(filesystem) {
             Some((before, now)) => self.may_be_one_filesystem(before, now)?,
             None => true,
@@ -298,7 +294,8 @@ impl Walk {
                 return self.record_failure(folder_ref, UNMOUNTED);
             }
         }
-        let read = visit.visit_entries();
+        let recorded = known.and_then(|known| known.digest).filter(|_| known_filesystem == filesystem);
+        let read = visit.visit_entries(recorded);
         if ctx.is_cancelled() || self.handle.is_cancelled() {
             return Err(TaskError::cancelled());
         }
@@ -308,6 +305,7 @@ impl Walk {
                 self.schedule_follow_ups(ctx, folders, next)
             }
             Err(VisitError::Cancelled) => Err(TaskError::cancelled()),
+            Err(VisitError::Store(error)) => Err(error.into()),
             Err(VisitError::Unreadable(error)) => {
                 let folder_ref = visit.listing.folder.clone();
                 visit.send_part(ListingStatus::Part)?;
@@ -379,6 +377,12 @@ impl Walk {
         let mut listing = Listing::new(self.scan, folder_ref);
         listing.status = ListingStatus::Failed(error.to_owned());
         self.send_listing(listing)
+    }
+
+    /// Counts a file of the root.
+    fn count(&self, stat: &Stat) {
+        add(&self.handle.files, 1);
+        add(&self.handle.bytes, self.bytes_of(stat));
     }
 
     /// Bytes that a file adds to the root's size: 0 if another name of its inode was counted.

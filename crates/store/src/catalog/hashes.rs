@@ -247,6 +247,10 @@ pub(super) fn record_hash(db: &Db<'_>, hashed: &FileHash, ids: &NewFileIds) -> R
     if *racy && is_read {
         db.execute("UPDATE library_files SET hash_racy = 1 WHERE id = ?1", [id])?;
     }
+    if *differs || *racy || *result == ReadResult::Gone {
+        let folder = db.first("SELECT folder_id FROM library_files WHERE id = ?1", [id], |row| row.get(0))?.flatten();
+        folder.map_or(Ok(()), |folder| super::record::clear_digest(db, folder))?;
+    }
     match result {
         ReadResult::Content(digest) => record_digest(db, id, digest)?,
         ReadResult::Samples(samples) => {

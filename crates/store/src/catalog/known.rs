@@ -1,7 +1,8 @@
 //! Recorded entries of a folder, with which a walk compares.
 //!
-//! Owns how the rows of one folder are read. A rescan reads every row of the catalog here, so only the columns that
-//! most rows need are read; other columns are read through an index that contains only the files with unusual values.
+//! Owns how the rows of one folder are read. A rescan reads the files of each folder that has changed, or has no digest,
+//! so only the columns that most rows need are read; other columns are read through an index that contains only the
+//! files with unusual values.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -11,7 +12,7 @@ use super::{Catalog, FolderRef, Stat, hashes};
 use crate::error::Result;
 use crate::paths;
 use crate::sqlite::schema;
-use crate::sqlite::{Db, Row, SqlResult, ValueRef};
+use crate::sqlite::{Db, Row, SqlResult};
 
 /// Recorded entries of a folder.
 #[derive(Clone, Debug, Default)]
@@ -50,6 +51,19 @@ pub struct KnownFolder {
     pub filesystem: Option<i64>,
     /// Whether its filesystem differed from its parent's.
     pub mount_point: bool,
+    /// Digest of its last listing; `None` if its rows may differ from that.
+    pub digest: Option<ListingDigest>,
+}
+
+/// Digest of everything that the listing of a folder found. While a folder has one, its rows and those of the entries in
+/// it are as that listing wrote them, so a walk that finds the same digest need not read them.
+pub type ListingDigest = [u8; 16];
+
+/// Columns of a [`KnownFolder`].
+macro_rules! folder_columns {
+    () => {
+        "id, removed_at IS NOT NULL, excluded_at IS NOT NULL, filesystem_id, is_mount_point IS NOT NULL, listing_digest"
+    };
 }
 
 impl Catalog<'_> {
@@ -67,24 +81,57 @@ impl Catalog<'_> {
     /// Returns the recorded entries of a folder; none if it has no row. `has_unusual`: the result of
     /// [`Catalog::has_unusual`] for its root; true is always correct.
     pub fn known_entries(self, folder: &FolderRef, has_unusual: bool) -> Result<KnownEntries> {
-        let Some(id) = folder.id else { return Ok(KnownEntries::default()) };
-        self.0.read_unchecked(|db| read_known(db, id, folder, has_unusual))
+        let files = self.known_files(folder, has_unusual)?;
+        Ok(KnownEntries { files, folders: self.known_folders(folder)? })
     }
+
+    /// Returns the recorded files of a folder by name, including missing ones. `has_unusual` as in
+    /// [`Catalog::known_entries`].
+    pub fn known_files(self, folder: &FolderRef, has_unusual: bool) -> Result<Vec<(OsString, KnownFile)>> {
+        let Some(id) = folder.id else { return Ok(Vec::new()) };
+        self.0.read_unchecked(|db| read_files(db, id, folder, has_unusual))
+    }
+
+    /// Returns the recorded subfolders of a folder by name, including removed ones.
+    pub fn known_folders(self, folder: &FolderRef) -> Result<Vec<(OsString, KnownFolder)>> {
+        let Some(id) = folder.id else { return Ok(Vec::new()) };
+        let sql = concat!("SELECT ", folder_columns!(), ", relative_path FROM folders WHERE parent_id = ?1");
+        let prefix = path_in_rows(folder).len();
+        self.0.read_unchecked(|db| db.rows(sql, [id], |row| Ok((name(row, 6, prefix)?, known_folder(row)?))))
+    }
+}
+
+/// Reads the columns of `folder_columns`.
+fn known_folder(row: &Row<'_>) -> SqlResult<KnownFolder> {
+    Ok(KnownFolder {
+        id: row.get(0)?,
+        removed: row.get(1)?,
+        excluded: row.get(2)?,
+        filesystem: row.get(3)?,
+        mount_point: row.get(4)?,
+        digest: row.get_ref(5)?.as_blob_or_null()?.and_then(|digest| digest.try_into().ok()),
+    })
+}
+
+/// Returns the path of a folder with a slash, as the paths of its entries begin; empty for the folder of a root.
+fn path_in_rows(folder: &FolderRef) -> String {
+    let mut path = paths::to_text(folder.path.as_os_str());
+    if !path.is_empty() {
+        path.push('/');
+    }
+    path
+}
+
+/// Reads the name of an entry from its path, whose first `prefix` bytes are those of [`path_in_rows`].
+fn name(row: &Row<'_>, column: usize, prefix: usize) -> SqlResult<OsString> {
+    let text = row.get_ref(column)?.as_str()?;
+    Ok(paths::from_text(text.get(prefix..).unwrap_or_default()))
 }
 
 /// Returns a folder by the text of its path.
 pub(super) fn folder(db: &Db<'_>, root: i64, path: &str) -> Result<Option<KnownFolder>> {
-    let sql = "SELECT id, removed_at IS NOT NULL, excluded_at IS NOT NULL, filesystem_id, is_mount_point IS NOT NULL
-        FROM folders WHERE library_id = ?1 AND relative_path = ?2";
-    db.first(sql, (root, path), |row| {
-        Ok(KnownFolder {
-            id: row.get(0)?,
-            removed: row.get(1)?,
-            excluded: row.get(2)?,
-            filesystem: row.get(3)?,
-            mount_point: row.get(4)?,
-        })
-    })
+    let sql = concat!("SELECT ", folder_columns!(), " FROM folders WHERE library_id = ?1 AND relative_path = ?2");
+    db.first(sql, (root, path), known_folder)
 }
 
 struct UnusualFile {
@@ -93,42 +140,19 @@ struct UnusualFile {
     racy: bool,
 }
 
-fn read_known(db: &Db<'_>, id: i64, folder: &FolderRef, has_unusual: bool) -> Result<KnownEntries> {
-    // A name follows the folder's path and a slash; the length is in bytes of the encoded text.
-    let path = paths::to_text(folder.path.as_os_str());
-    let prefix_length = if path.is_empty() { 0 } else { path.len() + 1 };
-    let name = |row: &Row<'_>| -> SqlResult<OsString> {
-        let text = row.get_ref(1)?.as_str()?;
-        Ok(paths::from_text(text.get(prefix_length..).unwrap_or_default()))
-    };
+fn read_files(db: &Db<'_>, id: i64, folder: &FolderRef, has_unusual: bool) -> Result<Vec<(OsString, KnownFile)>> {
+    let prefix = path_in_rows(folder).len();
     let unusual = if has_unusual { read_unusual(db, id, folder.root)? } else { HashMap::new() };
-    // One statement for both tables: SQLite locks the file for each, which costs more than a few rows.
     let sql = "SELECT id, relative_path, size_bytes, mtime_ns, ctime_ns, inode, device, is_missing
-            FROM library_files WHERE folder_id = ?1
-        UNION ALL SELECT id, relative_path, NULL, filesystem_id, excluded_at IS NOT NULL,
-                is_mount_point IS NOT NULL, NULL,
-                removed_at IS NOT NULL
-            FROM folders WHERE parent_id = ?1";
-    let mut known = KnownEntries::default();
+        FROM library_files WHERE folder_id = ?1";
     db.rows(sql, [id], |row| {
-        let (id, name, is_missing) = (row.get(0)?, name(row)?, row.get(7)?);
-        match row.get_ref(2)? {
-            ValueRef::Null => {
-                let (filesystem, excluded, mount_point) = (row.get(3)?, row.get(4)?, row.get(5)?);
-                let folder = KnownFolder { id, removed: is_missing, excluded, filesystem, mount_point };
-                known.folders.push((name, folder));
-            }
-            _ => {
-                let (stat, excluded, racy) = match unusual.get(&id) {
-                    Some(UnusualFile { stat, excluded, racy }) => (*stat, *excluded, *racy),
-                    None => (hashes::usual_stat(row, 2)?, false, false),
-                };
-                known.files.push((name, KnownFile { id, stat, missing: is_missing, excluded, racy }));
-            }
-        }
-        Ok(())
-    })?;
-    Ok(known)
+        let (id, name, missing) = (row.get(0)?, name(row, 1, prefix)?, row.get(7)?);
+        let (stat, excluded, racy) = match unusual.get(&id) {
+            Some(UnusualFile { stat, excluded, racy }) => (*stat, *excluded, *racy),
+            None => (hashes::usual_stat(row, 2)?, false, false),
+        };
+        Ok((name, KnownFile { id, stat, missing, excluded, racy }))
+    })
 }
 
 fn read_unusual(db: &Db<'_>, folder: i64, root: i64) -> Result<HashMap<i64, UnusualFile>> {

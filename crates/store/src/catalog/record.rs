@@ -10,6 +10,7 @@ use crate::error::Result;
 use crate::paths;
 use crate::sqlite::{Db, ToSql, params};
 
+#[derive(Default)]
 pub(super) struct Recorded {
     pub(super) missing: usize,
     pub(super) excluded: usize,
@@ -20,6 +21,11 @@ pub(super) struct Recorded {
 pub(super) fn write_listing(db: &Db<'_>, files: &mut FileInserter<'_>, listing: &Listing) -> Result<Recorded> {
     let Listing { scan, folder: listed, .. } = listing;
     let root = listed.root;
+    if let (ListingStatus::Unchanged, Some(id)) = (&listing.status, listed.id) {
+        let sql = "UPDATE folders SET walked_scan_id = ?2, last_seen_at = ?3 WHERE id = ?1";
+        db.execute(sql, (id, scan, db.now_in_seconds()))?;
+        return Ok(Recorded::default());
+    }
     let mut path = paths::to_text(listed.path.as_os_str());
     let (folder, is_inserted) = match listed.id {
         Some(id) => (id, false),
@@ -59,6 +65,7 @@ pub(super) fn write_listing(db: &Db<'_>, files: &mut FileInserter<'_>, listing: 
             ListingStatus::Named => note_folder_exists(db, folder, listing.filesystem)?,
             _ => skipped::add(db, folder, &listing.skipped)?,
         }
+        clear_digest(db, folder)?;
         return Ok(Recorded { missing, excluded, conflicts, ids });
     };
     if let Some(links) = &listing.broken_links {
@@ -70,14 +77,15 @@ pub(super) fn write_listing(db: &Db<'_>, files: &mut FileInserter<'_>, listing: 
     // A folder that could not be read was still seen.
     let sql = "UPDATE folders SET walked_scan_id = ?2, last_seen_at = ?3, removed_at = NULL,
             error_status = coalesce(?4, CASE WHEN ?10 THEN error_status END), excluded_at = NULL,
-            filesystem_id = coalesce(?5, filesystem_id),
+            filesystem_id = coalesce(?5, filesystem_id), listing_digest = ?12,
             via_link = ?11, skipped_entries = ?6, skipped_unknown = ?7, skipped_digest = ?8,
             is_mount_point = CASE WHEN ?4 IS NULL THEN ?9 ELSE is_mount_point END
         WHERE id = ?1";
     let WalkedFolder { error, mount_point, skipped: (entries, unknown, digest) } = walked;
     let (now, known) = (db.now_in_seconds(), listing.status == ListingStatus::Known);
-    let Listing { filesystem, via_link, .. } = listing;
-    let values = params![folder, scan, now, error, filesystem, entries, unknown, digest, mount_point, known, via_link];
+    let Listing { filesystem, via_link, digest: listed, .. } = listing;
+    let values =
+        params![folder, scan, now, error, filesystem, entries, unknown, digest, mount_point, known, via_link, listed];
     db.execute(sql, values)?;
     Ok(Recorded { missing, excluded, conflicts, ids })
 }
@@ -108,7 +116,7 @@ impl<'a> WalkedFolder<'a> {
     fn of(listing: &'a Listing) -> Option<Self> {
         let error = match &listing.status {
             ListingStatus::Part | ListingStatus::Named => return None,
-            ListingStatus::Whole | ListingStatus::Known => None,
+            ListingStatus::Whole | ListingStatus::Unchanged | ListingStatus::Known => None,
             ListingStatus::Failed(error) => Some(error),
         };
         let mount_point = listing.mount_point.then_some(1);
@@ -143,14 +151,31 @@ fn insert_listed_folder(db: &Db<'_>, listing: &Listing, path: &str) -> Result<i6
     let Some(WalkedFolder { error, mount_point, skipped: (entries, unknown, digest) }) = WalkedFolder::of(listing)
     else {
         insert_folder(db, root, parent, path)?;
-        return Ok(db.conn.last_insert_rowid());
+        let id = db.conn.last_insert_rowid();
+        // The listing of the parent may not have found it.
+        parent.map_or(Ok(()), |parent| clear_digest(db, parent))?;
+        return Ok(id);
     };
     let sql = "INSERT INTO folders (library_id, parent_id, relative_path, first_seen_at, last_seen_at, walked_scan_id,
-            error_status, filesystem_id, skipped_entries, skipped_unknown, skipped_digest, is_mount_point, via_link)
-        VALUES (?1, ?2, ?3, ?4, ?4, ?5, ?6, ?7, ?8, ?9, ?10, CASE WHEN ?6 IS NULL THEN ?11 END, ?12)";
-    let (now, Listing { scan, filesystem, via_link, .. }) = (db.now_in_seconds(), listing);
-    let values =
-        params![root, parent, path, now, scan, error, filesystem, entries, unknown, digest, mount_point, via_link];
+            error_status, filesystem_id, skipped_entries, skipped_unknown, skipped_digest, is_mount_point, via_link,
+            listing_digest)
+        VALUES (?1, ?2, ?3, ?4, ?4, ?5, ?6, ?7, ?8, ?9, ?10, CASE WHEN ?6 IS NULL THEN ?11 END, ?12, ?13)";
+    let (now, Listing { scan, filesystem, via_link, digest: listed, .. }) = (db.now_in_seconds(), listing);
+    let values = params![
+        root,
+        parent,
+        path,
+        now,
+        scan,
+        error,
+        filesystem,
+        entries,
+        unknown,
+        digest,
+        mount_point,
+        via_link,
+        listed
+    ];
     db.execute(sql, values)?;
     Ok(db.conn.last_insert_rowid())
 }
@@ -167,7 +192,9 @@ fn parent_row(db: &Db<'_>, root: i64, path: &str) -> Result<Option<i64>> {
     }
     let above = parent_row(db, root, parent)?;
     insert_folder(db, root, above, parent)?;
-    Ok(Some(db.conn.last_insert_rowid()))
+    let id = db.conn.last_insert_rowid();
+    above.map_or(Ok(()), |above| clear_digest(db, above))?;
+    Ok(Some(id))
 }
 
 /// Value of `error_status` for a folder that was a root and has not been walked since that root was removed. Rows of
@@ -181,6 +208,7 @@ pub(crate) fn mark_folder_unscanned(db: &Db<'_>, root: i64, path: &str) -> Resul
         AND removed_at IS NULL AND excluded_at IS NULL";
     let Some(parent) = db.first(sql, (root, parent), |row| row.get(0))? else { return Ok(()) };
     insert_folder(db, root, Some(parent), path)?;
+    clear_digest(db, parent)?;
     let sql = "UPDATE folders SET error_status = ?3 WHERE library_id = ?1 AND relative_path = ?2";
     db.execute(sql, (root, path, UNSCANNED)).map(drop)
 }
@@ -191,6 +219,12 @@ fn insert_folder(db: &Db<'_>, root: i64, parent: Option<i64>, path: &str) -> Res
         ON CONFLICT (library_id, relative_path) DO UPDATE SET parent_id = excluded.parent_id, removed_at = NULL,
             excluded_at = NULL";
     db.execute(sql, (root, parent, path, db.now_in_seconds())).map(drop)
+}
+
+/// Clears the digest of a folder, because rows of its entries change in another way than by its listing.
+pub(super) fn clear_digest(db: &Db<'_>, folder: i64) -> Result<()> {
+    let sql = "UPDATE folders SET listing_digest = NULL WHERE id = ?1 AND listing_digest IS NOT NULL";
+    db.execute(sql, [folder]).map(drop)
 }
 
 /// Updates a file's row. Clears the hash unless the file reappeared unchanged or only its change time was unknown.
@@ -263,7 +297,7 @@ fn mark_folder(db: &Db<'_>, (root, path): (i64, &str), files: &str, time: &str) 
         count += db.execute(&sql, (db.now(), root, &low, &high, path))?;
     }
     let sql = format!(
-        "UPDATE folders SET {time} = ?1 WHERE {time} IS NULL AND library_id = ?2
+        "UPDATE folders SET {time} = ?1, listing_digest = NULL WHERE {time} IS NULL AND library_id = ?2
             AND (relative_path = ?5 OR (relative_path > ?3 AND relative_path < ?4))"
     );
     db.execute(&sql, (db.now(), root, &low, &high, path))?;

@@ -83,6 +83,7 @@ const MIGRATIONS: &[(i64, &str, &[Step])] = &[
             Call(group_triggers),
             Sql(schema::BROKEN_LINKS),
             Columns(schema::LIST_COLUMNS),
+            Sql(schema::LISTING_TRIGGERS),
         ],
     ),
 ];

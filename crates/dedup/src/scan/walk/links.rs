@@ -99,8 +99,7 @@ impl Walk {
         match (file, link.file) {
             (Some(found), known) if filter.matches(&path, &name, None, false) && filter.matches_stat(&found.stat) => {
                 let stat = Stat { links: LinkKind::ViaSymlink, ..found.stat };
-                add(&self.handle.files, 1);
-                add(&self.handle.bytes, self.bytes_of(&stat));
+                self.count(&stat);
                 add_file(&mut listing, &self.handle.counters, (name.clone(), stat), known, true);
             }
             // The filters exclude the target.

@@ -94,8 +94,8 @@ impl Walk {
             return self.fail_all(path, names, "its folder is empty now. Is its disk mounted?");
         }
         known.files.retain(|(name, _)| names.contains(name));
-        let known = KnownEntries { files: known.files, folders: Vec::new() };
-        let mut visit = Visit::new(self, &folder, &folder_ref, known, rules.as_ref());
+        let mut visit = Visit::new(self, &folder, &folder_ref, rules.as_ref());
+        visit.set_known(KnownEntries { files: known.files, folders: Vec::new() });
         visit.listing.filesystem = filesystem;
         for name in names {
             if ctx.is_cancelled() || self.handle.is_cancelled() {
@@ -200,8 +200,7 @@ impl Visit<'_> {
         if !self.matches(name, false) || !walk.filter.matches_stat(&stat) {
             return walk.skip_name(path, EXCLUDED);
         }
-        add(&walk.handle.files, 1);
-        add(&walk.handle.bytes, walk.bytes_of(&stat));
+        walk.count(&stat);
         add_file(&mut self.listing, &walk.handle.counters, (name.to_owned(), stat), known, true);
     }
 

@@ -1,6 +1,7 @@
-//! Visits one folder: compares each entry with the catalog.
+//! Visits one folder: examines its entries on the disk, then compares them with the catalog.
 //!
-//! Owns which entries are new, changed, missing, returned or excluded.
+//! Owns which entries are new, changed, missing, returned or excluded. If the entries have the digest of the last
+//! listing, nothing has changed, and the rows of the files are not read.
 
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
@@ -12,13 +13,12 @@ use std::sync::Arc;
 
 use gristmill_pool::TaskResult;
 use gristmill_store::catalog::{
-    BrokenLink, ChangedFile, FolderRef, KnownEntries, KnownFile, KnownFolder, LinkKind, Listing, ListingStatus,
-    Skipped, Stat,
+    BrokenLink, ChangedFile, FolderRef, KnownEntries, KnownFile, KnownFolder, LinkKind, Listing, ListingDigest,
+    ListingStatus, Skipped, Stat,
 };
 
 use super::links::DeferredLink;
-use super::skipped;
-use super::{FolderTask, Walk};
+use super::{FolderTask, Walk, digest, skipped};
 use crate::filter::IgnoreRules;
 use crate::lock;
 use crate::progress::{Counters, add};
@@ -31,13 +31,37 @@ pub(super) const PART_ENTRIES: usize = 512;
 pub(super) enum VisitError {
     Cancelled,
     Unreadable(io::Error),
+    Store(gristmill_store::Error),
+}
+
+/// An entry on the disk, before it is compared with the catalog.
+pub(super) enum Entry {
+    File {
+        name: OsString,
+        stat: Stat,
+        is_excluded: bool,
+    },
+    Folder {
+        name: OsString,
+        is_excluded: bool,
+    },
+    /// Exists, but cannot be examined.
+    Unreadable {
+        name: OsString,
+    },
 }
 
 pub(super) struct Visit<'a> {
     pub(super) walk: &'a Walk,
     pub(super) folder: &'a Folder,
     rules: Option<&'a Arc<IgnoreRules>>,
-    /// Known entries that were not seen yet.
+    /// Digest of the last listing, if the entries may be compared by it.
+    recorded: Option<ListingDigest>,
+    /// Whether the folder has that digest.
+    is_unchanged: bool,
+    /// Entries that were examined and not compared yet.
+    examined: Vec<Entry>,
+    /// Known entries that were not seen yet. Empty until they are read.
     pub(super) unseen_files: Unseen<KnownFile>,
     unseen_folders: Unseen<KnownFolder>,
     had_entries: bool,
@@ -75,18 +99,18 @@ impl<'a> Visit<'a> {
         walk: &'a Walk,
         folder: &'a Folder,
         folder_ref: &FolderRef,
-        known: KnownEntries,
         rules: Option<&'a Arc<IgnoreRules>>,
     ) -> Self {
-        let had_entries = known.files.iter().any(|(_, file)| !file.missing)
-            || known.folders.iter().any(|(_, folder)| !folder.removed);
         Visit {
             walk,
             folder,
             rules,
-            unseen_files: Unseen::new(known.files),
-            unseen_folders: Unseen::new(known.folders),
-            had_entries,
+            recorded: None,
+            is_unchanged: false,
+            examined: Vec::new(),
+            unseen_files: Unseen::default(),
+            unseen_folders: Unseen::default(),
+            had_entries: false,
             is_empty: true,
             listing: Listing::new(walk.scan, folder_ref.clone()),
             folders: Vec::new(),
@@ -99,7 +123,27 @@ impl<'a> Visit<'a> {
         }
     }
 
-    pub(super) fn visit_entries(&mut self) -> Result<(), VisitError> {
+    pub(super) fn set_known(&mut self, known: KnownEntries) {
+        self.had_entries = known.files.iter().any(|(_, file)| !file.missing)
+            || known.folders.iter().any(|(_, folder)| !folder.removed);
+        self.unseen_files = Unseen::new(known.files);
+        self.unseen_folders = Unseen::new(known.folders);
+    }
+
+    fn read_known(&mut self) -> Result<(), VisitError> {
+        let known = self.walk.store.catalog().known_entries(&self.listing.folder, self.walk.has_unusual);
+        self.set_known(known.map_err(VisitError::Store)?);
+        Ok(())
+    }
+
+    /// Visits all entries. `recorded` is the digest of the last listing, if the folder is on the same filesystem.
+    pub(super) fn visit_entries(&mut self, recorded: Option<ListingDigest>) -> Result<(), VisitError> {
+        // Whether a link is followed depends on more than the folder.
+        let has_digest = !self.walk.root.follow_links;
+        self.recorded = recorded.filter(|_| has_digest);
+        if self.recorded.is_none() {
+            self.read_known()?;
+        }
         let mut visit_error = None;
         let mut names = Vec::new();
         let folder = self.folder;
@@ -108,8 +152,6 @@ impl<'a> Visit<'a> {
             if names.len() < PART_ENTRIES {
                 return ControlFlow::Continue(());
             }
-            let visited = self.visited.get_or_insert_default();
-            visited.retain_first(&mut names);
             match self.visit_part(&mut names) {
                 Ok(()) => ControlFlow::Continue(()),
                 Err(error) => {
@@ -122,28 +164,81 @@ impl<'a> Visit<'a> {
             return Err(error);
         }
         read.map_err(VisitError::Unreadable)?;
-        if let Some(visited) = &mut self.visited {
-            visited.retain_first(&mut names);
+        if self.visited.is_some() {
+            return self.visit_part(&mut names);
         }
-        self.visit_part(&mut names)
+        self.examine(&mut names)?;
+        if has_digest {
+            let digest = digest::of(&self.listing, &self.skipped, &self.examined);
+            match self.recorded.take() {
+                Some(recorded) if recorded == digest => self.keep_files()?,
+                Some(_) => self.read_known()?,
+                None => {}
+            }
+            self.listing.digest = Some(digest);
+        }
+        self.compare()
     }
 
-    /// Visits the next entries, sorted by name, so that rows of neighbours are stored together. A folder that changes
-    /// may list a name twice.
+    /// Visits some entries of a folder that has more.
     fn visit_part(&mut self, names: &mut Vec<(OsString, EntryKind)>) -> Result<(), VisitError> {
+        self.visited.get_or_insert_default().retain_first(names);
+        if self.recorded.take().is_some() {
+            self.read_known()?;
+        }
+        self.examine(names)?;
+        self.compare()
+    }
+
+    /// Examines entries, sorted by name, so that rows of neighbours are stored together. A folder that changes may list
+    /// a name twice.
+    fn examine(&mut self, names: &mut Vec<(OsString, EntryKind)>) -> Result<(), VisitError> {
         self.is_empty &= names.is_empty();
         names.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
         names.dedup_by(|(a, _), (b, _)| a == b);
         for (name, kind) in names.drain(..) {
-            self.visit_entry(name, kind);
-        }
-        if self.listing.weight() >= PART_ENTRIES {
-            self.send_part(ListingStatus::Part).map_err(|_| VisitError::Cancelled)?;
+            self.examine_entry(name, kind);
         }
         if self.walk.handle.is_cancelled() { Err(VisitError::Cancelled) } else { Ok(()) }
     }
 
-    fn visit_entry(&mut self, name: OsString, kind: EntryKind) {
+    /// Counts the files without comparing them: their rows are up to date. Subfolders are compared, because their rows
+    /// are needed to walk them.
+    fn keep_files(&mut self) -> Result<(), VisitError> {
+        let walk = self.walk;
+        self.is_unchanged = true;
+        for entry in &self.examined {
+            if let Entry::File { stat, is_excluded: false, .. } = entry {
+                walk.count(stat);
+            }
+        }
+        self.examined.retain(|entry| matches!(entry, Entry::Folder { .. }));
+        if !self.examined.is_empty() {
+            let folders = walk.store.catalog().known_folders(&self.listing.folder).map_err(VisitError::Store)?;
+            self.unseen_folders = Unseen::new(folders);
+        }
+        Ok(())
+    }
+
+    /// Compares the examined entries with the catalog.
+    fn compare(&mut self) -> Result<(), VisitError> {
+        for entry in std::mem::take(&mut self.examined) {
+            match entry {
+                Entry::File { name, stat, is_excluded } => self.compare_file(name, stat, is_excluded),
+                Entry::Folder { name, is_excluded } => self.compare_folder(name, is_excluded),
+                Entry::Unreadable { name } => {
+                    self.unseen_files.take(&name);
+                    self.unseen_folders.take(&name);
+                }
+            }
+        }
+        if self.listing.weight() >= PART_ENTRIES {
+            self.send_part(ListingStatus::Part).map_err(|_| VisitError::Cancelled)?;
+        }
+        Ok(())
+    }
+
+    fn examine_entry(&mut self, name: OsString, kind: EntryKind) {
         let (kind, stat) = match kind {
             EntryKind::File | EntryKind::Unknown => match self.folder.stat(&name, false) {
                 Ok(found) if self.listing.via_link => {
@@ -152,13 +247,19 @@ impl<'a> Visit<'a> {
                 Ok(found) => (found.kind, Some(found.stat)),
                 // Removed since it was listed: ignored.
                 Err(error) if error.kind() == ErrorKind::NotFound => return,
-                Err(error) => return self.record_unreadable(&name, &error),
+                Err(error) => return self.record_unreadable(name, &error),
             },
             kind => (kind, None),
         };
         match (kind, stat) {
-            (EntryKind::File, Some(stat)) => self.visit_file(name, stat),
-            (EntryKind::Folder, _) => self.visit_subfolder(name),
+            (EntryKind::File, Some(stat)) => {
+                let is_excluded = !self.matches(&name, false) || !self.walk.filter.matches_stat(&stat);
+                if is_excluded {
+                    self.skipped += skipped::unknown(&name, EntryKind::File);
+                }
+                self.examined.push(Entry::File { name, stat, is_excluded });
+            }
+            (EntryKind::Folder, _) => self.examine_folder(name),
             (EntryKind::Link, _) => {
                 add(&self.walk.handle.counters.links, 1);
                 let is_known = || self.unseen_files.has(&name) || self.unseen_folders.has(&name);
@@ -200,12 +301,11 @@ impl<'a> Visit<'a> {
     }
 
     /// Records an entry that exists but cannot be examined. Its rows stay unchanged.
-    fn record_unreadable(&mut self, name: &OsStr, error: &io::Error) {
+    fn record_unreadable(&mut self, name: OsString, error: &io::Error) {
         add(&self.walk.handle.errors, 1);
-        self.walk.record_error(&self.path_of(name), &error.to_string());
-        self.skipped += skipped::unknown(name, EntryKind::Unknown);
-        self.unseen_files.take(name);
-        self.unseen_folders.take(name);
+        self.walk.record_error(&self.path_of(&name), &error.to_string());
+        self.skipped += skipped::unknown(&name, EntryKind::Unknown);
+        self.examined.push(Entry::Unreadable { name });
     }
 
     /// Marks the file or folder behind an excluded link as excluded.
@@ -226,49 +326,57 @@ impl<'a> Visit<'a> {
         !filter.tests_names() || filter.matches(&self.path_of(name), name, rules, is_folder)
     }
 
-    fn visit_file(&mut self, name: OsString, stat: Stat) {
+    fn compare_file(&mut self, name: OsString, stat: Stat, is_excluded: bool) {
         let known = self.unseen_files.take(&name);
         let only_known = self.walk.only_known;
         // A refresh has no filters, so files that the last scan excluded stay excluded.
         let stays_excluded = only_known && known.is_some_and(|known| known.excluded);
-        let is_excluded = stays_excluded || !self.matches(&name, false) || !self.walk.filter.matches_stat(&stat);
-        if is_excluded || known.is_none() && only_known {
+        if is_excluded {
+            exclude_file(&mut self.listing, known);
+        } else if stays_excluded || known.is_none() && only_known {
             self.skipped += skipped::unknown(&name, EntryKind::File);
-            exclude_file(&mut self.listing, known.filter(|_| is_excluded));
-            return;
+        } else {
+            self.walk.count(&stat);
+            add_file(&mut self.listing, &self.walk.handle.counters, (name, stat), known, self.keeps_hashes);
         }
-        add(&self.walk.handle.files, 1);
-        add(&self.walk.handle.bytes, self.walk.bytes_of(&stat));
-        add_file(&mut self.listing, &self.walk.handle.counters, (name, stat), known, self.keeps_hashes);
     }
 
-    fn visit_subfolder(&mut self, name: OsString) {
-        let known = self.unseen_folders.take(&name);
+    fn examine_folder(&mut self, name: OsString) {
         let path = self.path_of(&name);
-        let filter = &self.walk.filter;
-        let only_known = self.walk.only_known;
         let is_on_other_device = || {
             self.walk.one_file_system
                 && self.folder.stat(&name, false).is_ok_and(|found| found.stat.device != self.walk.device)
         };
+        let is_excluded = !self.walk.nested_roots.contains(&path)
+            && (!self.matches(&name, true) || self.walk.filter.is_too_deep(&path) || is_on_other_device());
+        if is_excluded {
+            self.skipped += skipped::unknown(&name, EntryKind::Folder);
+        }
+        self.examined.push(Entry::Folder { name, is_excluded });
+    }
+
+    fn compare_folder(&mut self, name: OsString, is_excluded: bool) {
+        let known = self.unseen_folders.take(&name);
+        let path = self.path_of(&name);
+        let only_known = self.walk.only_known;
         if self.walk.nested_roots.contains(&path) {
             // A nested root has no rows here. It is compared by its own walk.
             self.listing.foreign_folders.push(name);
             return;
         }
         let stays_excluded = only_known && known.is_some_and(|known| known.excluded);
-        let is_excluded =
-            stays_excluded || !self.matches(&name, true) || filter.is_too_deep(&path) || is_on_other_device();
-        if is_excluded || known.is_none() && only_known {
-            self.skipped += skipped::unknown(&name, EntryKind::Folder);
-            if is_excluded && known.is_some_and(|known| !known.excluded && !known.removed) {
+        if is_excluded {
+            if known.is_some_and(|known| !known.excluded && !known.removed) {
                 self.listing.excluded_folders.push(name);
             }
             return;
         }
+        if stays_excluded || known.is_none() && only_known {
+            self.skipped += skipped::unknown(&name, EntryKind::Folder);
+            return;
+        }
         let via_link = self.listing.via_link;
         self.folders.push(FolderTask {
-            was_mount_point: known.is_some_and(|known| known.mount_point),
             parent_fs: self.listing.filesystem,
             rules: self.rules.cloned(),
             ..add_folder(&mut self.listing, path, known, via_link)
@@ -304,7 +412,11 @@ impl<'a> Visit<'a> {
         if self.broken_links != walk.known_broken_links(&self.listing.folder) {
             self.listing.broken_links = Some(self.broken_links.split_off(0));
         }
-        self.send_part(if walk.only_known { ListingStatus::Known } else { ListingStatus::Whole })?;
+        self.send_part(match () {
+            () if self.is_unchanged && !self.listing.changes_entries() => ListingStatus::Unchanged,
+            () if walk.only_known => ListingStatus::Known,
+            () => ListingStatus::Whole,
+        })?;
         Ok((self.folders, self.follow_ups))
     }
 
@@ -314,6 +426,9 @@ impl<'a> Visit<'a> {
         next.mount_point = self.listing.mount_point;
         next.via_link = self.listing.via_link;
         let mut listing = std::mem::replace(&mut self.listing, next);
+        if status != ListingStatus::Whole {
+            listing.digest = None;
+        }
         listing.status = status;
         let Walk { queue, early, root, .. } = self.walk;
         let number = queue.next_listing();
@@ -331,6 +446,12 @@ impl<'a> Visit<'a> {
 pub(super) struct Unseen<T> {
     known: Vec<(OsString, T)>,
     taken: Vec<bool>,
+}
+
+impl<T> Default for Unseen<T> {
+    fn default() -> Self {
+        Unseen { known: Vec::new(), taken: Vec::new() }
+    }
 }
 
 impl<T: Copy> Unseen<T> {
@@ -400,6 +521,5 @@ pub(super) fn add_folder(
     via_link: bool,
 ) -> FolderTask {
     listing.returned_folders.extend(known.filter(|known| known.removed || known.excluded).map(|known| known.id));
-    let folder_ref = FolderRef { root: listing.folder.root, id: known.map(|known| known.id), path };
-    FolderTask::new(folder_ref, known.and_then(|known| known.filesystem), via_link)
+    FolderTask::new(listing.folder.root, path, known, via_link)
 }

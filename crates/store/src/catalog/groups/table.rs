@@ -231,7 +231,8 @@ impl<'a> DirectWrites<'a> {
         }
         let sql = format!(
             "SELECT needs_rebuild AND NOT EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'trigger'
-                AND name NOT IN ('library_files_one_row_per_path', 'library_roots_moved')
+                AND name NOT IN ('library_files_one_row_per_path', 'library_roots_moved',
+                    'library_files_listing_changed', 'library_files_listing_deleted')
                 AND substr(name, 1, {length}) <> '{GROUP_TRIGGER_PREFIX}')
             FROM duplicate_group_state",
             length = GROUP_TRIGGER_PREFIX.len()

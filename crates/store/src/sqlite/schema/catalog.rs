@@ -247,6 +247,22 @@ pub(crate) fn group_triggers() -> String {
     ]
     .concat()
 }
+
+/// Clears the digest of a folder when another program changes or deletes the row of a file in it.
+pub(crate) const LISTING_TRIGGERS: &str = "
+    CREATE TRIGGER IF NOT EXISTS library_files_listing_changed AFTER UPDATE OF library_id, relative_path, size_bytes,
+        mtime_ns, inode, device, is_missing, folder_id, ctime_ns, link_kind, allocated_bytes, excluded_at, hash_racy
+    ON library_files
+    BEGIN
+        UPDATE folders SET listing_digest = NULL
+        WHERE id IN (OLD.folder_id, NEW.folder_id) AND listing_digest IS NOT NULL;
+    END;
+    CREATE TRIGGER IF NOT EXISTS library_files_listing_deleted AFTER DELETE ON library_files
+    BEGIN
+        UPDATE folders SET listing_digest = NULL WHERE id = OLD.folder_id AND listing_digest IS NOT NULL;
+    END;
+";
+
 /// Symbolic links whose target does not exist. The index is for the cascade.
 pub(crate) const BROKEN_LINKS: &str = "
     CREATE TABLE IF NOT EXISTS broken_links (
@@ -263,7 +279,8 @@ pub(crate) const BROKEN_LINKS: &str = "
 /// Columns for lists of folders and links, and for scans that cover a part of a root.
 pub(crate) const LIST_COLUMNS: &[(&str, &[(&str, &str)])] = &[
     // 1: reached through a symbolic link; 0: not; NULL: walked by a version that did not look for broken links.
-    ("folders", &[("via_link", "INTEGER")]),
+    // listing_digest: digest of everything that the last listing found; NULL if rows have changed since.
+    ("folders", &[("via_link", "INTEGER"), ("listing_digest", "BLOB")]),
     // 1: only known files; 2: only named files; NULL: the whole root.
     ("scan_sessions", &[("scope", "INTEGER")]),
 ];
