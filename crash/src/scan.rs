@@ -200,8 +200,8 @@ impl Resumable for Scan<'_> {
     /// Checks that a completed scan reports exactly the work that remained.
     fn check_summary(&mut self, summary: &Value, round: &mut Round) {
         let Some(remaining) = self.remaining.filter(|remaining| remaining.ended == 0) else { return };
-        // A file may be read once per name: a walk does not detect that a followed link also leads to it, and it reads new
-        // hard links before the names that the catalog has.
+        // A file may be read once per name: a walk does not detect that a followed link also leads to it, and it reads
+        // new hard links before the names that the catalog has.
         let reads = remaining.names;
         // Every scan walks all folders, resumed or not.
         let folders = self.fixture.scenario.summary["folders"].as_i64().unwrap_or(0);

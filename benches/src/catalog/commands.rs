@@ -1,7 +1,10 @@
-//! Runs the commands that read the catalog, and measures the time to their first output.
+//! Runs the commands that read the catalog on a terminal, and measures the time to their first output.
+//!
+//! Owns the commands. The terminal is that of the program `script`, as people have one: a command that has no result
+//! yet shows what it is doing.
 
 use std::{
-    ffi::OsString,
+    ffi::OsStr,
     io::Read,
     path::Path,
     process::{Command, Stdio},
@@ -36,7 +39,7 @@ const REPORT: &str = "report.html";
 /// Measurements of one command.
 pub(super) struct CommandRow {
     pub(super) name: &'static str,
-    /// Time to the first byte of standard output, or to the end without output, in ms.
+    /// Time to the first byte on the terminal, or to the end without output, in ms.
     pub(super) first_ms: Vec<f64>,
     /// Time to the end, in ms.
     end_ms: Vec<f64>,
@@ -70,8 +73,9 @@ pub(super) fn measure(
         .collect();
     for repetition in 0..=reps {
         for (question, row) in QUESTIONS.iter().zip(&mut rows) {
-            let args = ["--db".into(), database.into()].into_iter().chain(question.args.iter().map(OsString::from));
-            let (first, end, bytes) = run(Command::new(gristmill).args(args), scratch)
+            let words = [gristmill.as_os_str(), "--db".as_ref(), database.as_os_str()];
+            let words = words.into_iter().chain(question.args.iter().map(OsStr::new));
+            let (first, end, bytes) = run(&command_line(words), scratch)
                 .map_err(|error| format!("{} {}: {error}", gristmill.display(), question.args.join(" ")))?;
             if repetition > 0 {
                 row.first_ms.push(first);
@@ -83,9 +87,18 @@ pub(super) fn measure(
     Ok(Commands { files, rows })
 }
 
-/// Runs a command in `scratch`. Returns the time to its first output and to its end, in ms, and the bytes it printed.
-fn run(command: &mut Command, scratch: &Path) -> Result<(f64, f64, usize), String> {
-    process::isolate(command, scratch).map_err(|error| error.to_string())?;
+/// Returns a command line for a shell.
+fn command_line<'a>(words: impl Iterator<Item = &'a OsStr>) -> String {
+    let quoted = words.map(|word| format!("'{}'", word.to_string_lossy().replace('\'', "'\\''")));
+    quoted.collect::<Vec<_>>().join(" ")
+}
+
+/// Runs a command in `scratch` on a terminal. Returns the time to its first output and to its end, in ms, and the bytes
+/// it printed.
+fn run(line: &str, scratch: &Path) -> Result<(f64, f64, usize), String> {
+    let mut command = Command::new("script");
+    command.args(["--quiet", "--return", "--command", line, "/dev/null"]);
+    process::isolate(&mut command, scratch).map_err(|error| error.to_string())?;
     let start = Instant::now();
     let elapsed_ms = || start.elapsed().as_secs_f64() * 1e3;
     let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
@@ -127,10 +140,11 @@ pub(super) mod tests {
     #[test]
     fn output_is_counted_and_a_failure_is_an_error() {
         let scratch = Scratch::new(&std::env::temp_dir()).unwrap();
-        let shell = |script: &str| run(Command::new("sh").args(["-c", script]), scratch.path());
-        let (first, end, bytes) = shell("printf 12345").unwrap();
+        let (first, end, bytes) = run("test -t 1 && printf 12345", scratch.path()).unwrap();
         assert!(first <= end && bytes == 5);
-        assert_eq!(shell("exit 0").unwrap().2, 0);
-        assert_eq!(shell("printf 1; exit 3").unwrap_err(), "exit status: 3");
+        assert_eq!(run("exit 0", scratch.path()).unwrap().2, 0);
+        assert_eq!(run("printf 1; exit 3", scratch.path()).unwrap_err(), "exit status: 3");
+        let words = ["printf", "%s", "it's"].map(OsStr::new);
+        assert_eq!(run(&command_line(words.into_iter()), scratch.path()).unwrap().2, 4);
     }
 }

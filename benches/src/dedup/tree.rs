@@ -1,6 +1,7 @@
 //! Trees of files, each with a metadata file that lists its equal files.
 //!
-//! Owns the files of generated trees, and the form of the metadata file. `profile` decides the contents of a generated tree; `real` downloads others; `cache` keeps a tree for later runs.
+//! Owns the files of generated trees, and the form of the metadata file. `profile` decides the contents of a generated
+//! tree; `real` downloads others; `cache` keeps a tree for later runs.
 
 use std::{
     fs::{self, File, OpenOptions},

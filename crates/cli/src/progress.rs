@@ -11,6 +11,9 @@ use std::time::{Duration, Instant};
 use crate::output::{CLEAR_LINE, note};
 use crate::units::{bytes, format_seconds};
 
+/// Time after which the line is first drawn on a terminal. Shorter work shows no progress.
+const FIRST_DRAW: Duration = Duration::from_millis(50);
+
 /// Interval at which the line is redrawn on a terminal.
 const DRAW_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -68,8 +71,9 @@ fn show(mut current: impl FnMut(Duration) -> ProgressLine, ended: &Receiver<()>)
     let terminal = io::stderr().is_terminal();
     let width = || terminal_size::terminal_size_of(io::stderr()).map_or(80, |(width, _)| width.0);
     let started = Instant::now();
-    let (mut logged, mut last) = (started, String::new());
-    while ended.recv_timeout(DRAW_INTERVAL) == Err(RecvTimeoutError::Timeout) {
+    let (mut logged, mut last, mut interval) = (started, String::new(), FIRST_DRAW);
+    while ended.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
+        interval = DRAW_INTERVAL;
         let line = current(started.elapsed());
         if terminal {
             draw(&line.fit(usize::from(width()).saturating_sub(1)));

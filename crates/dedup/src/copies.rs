@@ -28,7 +28,8 @@ use crate::read::{HashScope, MAX_SMALL_SIZE, Throttle};
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct CopiesOptions {
-    /// Ends reading when it is cancelled. Files that were not compared by then are reported as possible copies.
+    /// Ends reading when it is cancelled. A given file that must itself be read after that is answered with
+    /// [`FileAnswer::Failed`]. Files of the catalog that must be read after that are reported as possible copies.
     pub cancel: CancelToken,
 }
 
@@ -242,7 +243,6 @@ impl Search<'_> {
             Some(false) => return Ok(Verdict::Differs),
             known => known.is_some(),
         };
-        let may_be_equal = true;
         let now = match self.disk.stat(row) {
             OnDisk::File(now) => now,
             OnDisk::Gone if known => {
@@ -265,7 +265,7 @@ impl Search<'_> {
             });
         }
         if !now.is_same(&row.stat) {
-            return Ok(Verdict::Changed { reason: "changed since the last scan".to_owned(), may_be_equal });
+            return Ok(Verdict::Changed { reason: "changed since the last scan".to_owned(), may_be_equal: true });
         }
         if known { Ok(Verdict::Equal) } else { self.compare_read(subject, row) }
     }

@@ -1,7 +1,7 @@
 //! Decides which files and folders a scan includes.
 //!
-//! Owns the limits of size, time and depth, hidden files and `.gitignore` rules; the syntax of patterns is in `pattern`. An
-//! excluded folder excludes everything below it.
+//! Owns the limits of size, time and depth, hidden files and `.gitignore` rules; the syntax of patterns is in
+//! `pattern`. An excluded folder excludes everything below it.
 
 mod pattern;
 

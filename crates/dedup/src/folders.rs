@@ -1,11 +1,11 @@
 //! Finds identical, similar and contained folders in the catalog, without reading any disk.
 //!
 //! Owns which folders are identical ([`find_identical`]), which are similar ([`find_similar`]) and which are contained
-//! in others ([`find_contained`]). All compare folders with everything below them. A file that was never hashed has a unique content (a scan hashes every file that can
-//! have a copy), unless the catalog has another name of its inode. The content of a file that could not be read is
-//! unknown, and so is a folder that was not read completely. Entries that scans skip (symbolic links, special files,
-//! excluded files) are compared too: folders are identical only if their skipped entries are known and equal. A root
-//! inside another root counts as a folder of it.
+//! in others ([`find_contained`]). All compare folders with everything below them. A file that was never hashed has a
+//! unique content (a scan hashes every file that can have a copy), unless the catalog has another name of its inode.
+//! The content of a file that could not be read is unknown, and so is a folder that was not read completely. Entries
+//! that scans skip (symbolic links, special files, excluded files) are compared too: folders are identical only if
+//! their skipped entries are known and equal. A root inside another root counts as a folder of it.
 
 mod compare;
 mod contained;

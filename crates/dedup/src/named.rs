@@ -1,7 +1,8 @@
 //! The files that a user names, to be scanned alone.
 //!
 //! Owns what a name means: its folder is made absolute and its symbolic links are resolved, so that all names of a file
-//! lead to one root, the innermost one that contains it. What the entry itself is, the walk decides (`scan/walk/named`).
+//! lead to one root, the innermost one that contains it. What the entry itself is, the walk decides
+//! (`scan/walk/named`).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::{OsStr, OsString};

@@ -39,7 +39,7 @@ pub struct ScanSummary {
     /// Number of files that were named, including those that do not exist; 0 if only whole roots were scanned.
     pub named_files: u64,
     /// Part of `named_files`: files that were skipped because filters exclude them, or because they are special files
-    /// or symbolic links that are not followed. Their records are unchanged.
+    /// or symbolic links that are not followed.
     pub skipped_files: u64,
     /// The first skipped files, with the reasons.
     pub skipped_samples: Vec<String>,

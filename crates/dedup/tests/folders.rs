@@ -666,6 +666,17 @@ fn other_paths_to_the_same_files_do_not_contain_a_folder() {
 }
 
 #[test]
+fn files_with_other_paths_elsewhere_do_not_change_what_contains_a_folder() {
+    let at = |path: &str, inode, content| TestFile { inode, links: LinkKind::Single, ..file(path, content) };
+    let files = [file("a/1", X), file("b/1", X), file("b/2", Y), file("c/s/1", X), file("c/s/2", Z)];
+    let twice = [at("v/1", 9, Hashed(40, 4)), at("w/1", 9, Hashed(40, 4)), at("w/2", 10, Unique(1))];
+    let listed = |files: &[TestFile]| contained(&store(files, &[], &[]), &ContainedOptions::default());
+    let expected = [("a".to_owned(), vec!["b".to_owned(), "c/s".to_owned()])];
+    assert_eq!(contained_paths(&listed(&files)), expected);
+    assert_eq!(contained_paths(&listed(&[&files[..], &twice].concat())), expected);
+}
+
+#[test]
 fn options_limit_the_contained_folders() {
     let mut trees = CatalogFixture::new();
     let one = trees.root("/r/one", &[file("a/1", X), file("a/2", Y), file("b/1", X)], &[], &[]);
@@ -696,4 +707,20 @@ fn contained_folders_with_popular_contents_are_found() {
     let found = contained(&store(&files, &[], &[]), &ContainedOptions::default());
     assert_eq!(found.len() as u64, count / 2);
     assert!(found.iter().all(|found| found.containers.total == count / 2 && found.containers.items.len() == 10));
+}
+
+/// The files of the large folder are not examined for each folder that it contains.
+#[test]
+fn many_folders_are_contained_by_name_in_a_large_folder() {
+    let count = 5_000_u64;
+    let content = |n: u64| Hashed(100 + n, 1);
+    let mut files: Vec<_> = (0..4 * count).map(|n| file(format!("all/{n}"), content(n))).collect();
+    for n in 0..count {
+        files.push(file(format!("{n}/{n}"), content(n)));
+        files.push(file(format!("renamed/{n}/other"), content(n)));
+    }
+    let options = options!(ContainedOptions { match_names: true });
+    let found = contained_paths(&contained(&store(&files, &[], &[]), &options));
+    assert_eq!(found.len() as u64, count);
+    assert!(found.iter().all(|(path, around)| path.parse::<u64>().is_ok() && *around == ["all"]));
 }

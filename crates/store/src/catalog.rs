@@ -1,9 +1,10 @@
 //! The catalog: every folder and file that scans have recorded, with metadata and hashes.
 //!
-//! Owns the tables `folders`, `library_files` and `broken_links`. The entries that a walk finds in a folder are written as a
-//! [`Listing`], in parts if there are many. The last part also marks the folder as walked, in the same transaction. A
-//! resumed scan walks every folder again. A present file was last seen when its folder was: a scan that finds nothing
-//! new writes one row for each folder and none for a file. The row of a missing file keeps the last scan that saw it.
+//! Owns the tables `folders`, `library_files` and `broken_links`. The entries that a walk finds in a folder are written
+//! as a [`Listing`], in parts if there are many. The last part also marks the folder as walked, in the same
+//! transaction. A resumed scan walks every folder again. A present file was last seen when its folder was: a scan that
+//! finds nothing new writes one row for each folder and none for a file. The row of a missing file keeps the last scan
+//! that saw it.
 //!
 //! This module does not read the disk: the walk decides which entries are missing, changed or excluded by filters.
 //! Every write that changes a file's row also clears the settled mark of the last scan, in the same transaction, and
@@ -143,6 +144,8 @@ pub struct Listing {
     /// Digest of everything that was found, if the folder was listed completely in one part and a later walk may rely
     /// on it.
     pub digest: Option<ListingDigest>,
+    /// Digest in the row of the folder when the walk read it, before it read the rows of its entries.
+    pub known_digest: Option<ListingDigest>,
     /// How the listing ended.
     pub status: ListingStatus,
 }
@@ -190,7 +193,7 @@ impl Listing {
             && self.foreign_folders.is_empty())
     }
 
-    /// Returns whether the listing changes no row except that of its folder.
+    /// Returns whether the listing changes other rows than that of its folder.
     pub fn changes_entries(&self) -> bool {
         self.changes_files() || !self.returned_folders.is_empty() || self.broken_links.is_some()
     }
@@ -322,11 +325,16 @@ impl Catalog<'_> {
         self.0.read(|db| Ok(db.number(&sql, [root])? > 0))
     }
 
+    /// Returns whether another program has recorded files of a root that no walk has seen.
+    pub fn has_unplaced(self, root: i64) -> Result<bool> {
+        // The plus keeps SQLite from searching all files of the root: by `folder_id` there is mostly nothing to read.
+        let sql = "SELECT EXISTS (SELECT 1 FROM library_files WHERE folder_id IS NULL AND +library_id = ?1)";
+        self.0.read(|db| Ok(db.number(sql, [root])? > 0))
+    }
+
     /// Marks files as missing that another program recorded and a complete walk has not seen. Returns how many.
     pub fn mark_unseen_missing(self, root: i64) -> Result<usize> {
-        // The plus keeps SQLite from searching all files of the root: by `folder_id` there is mostly nothing to read.
-        let has_unplaced = "SELECT EXISTS (SELECT 1 FROM library_files WHERE folder_id IS NULL AND +library_id = ?1)";
-        if self.0.read(|db| db.number(has_unplaced, [root]))? == 0 {
+        if !self.has_unplaced(root)? {
             return Ok(0);
         }
         self.0.write(WriteKind::Compound, move |db| {

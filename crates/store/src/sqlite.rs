@@ -37,4 +37,6 @@ pub use crate::paths::with_suffix;
 pub(crate) use rusqlite::params;
 pub(crate) use rusqlite::types::{ToSqlOutput, Type, ValueRef};
 /// What the SQL of the other modules needs from the SQLite library.
-pub(crate) use rusqlite::{CachedStatement, Connection, Error as SqlError, Params, Result as SqlResult, Row, ToSql};
+pub(crate) use rusqlite::{
+    CachedStatement, Connection, Error as SqlError, ErrorCode, Params, Result as SqlResult, Row, ToSql,
+};

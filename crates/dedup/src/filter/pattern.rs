@@ -48,7 +48,8 @@ fn glob_in_root(pattern: &str, ignore_case: bool, root: &Path, roots: &[PathBuf]
     })
 }
 
-/// Returns the innermost root that contains an absolute pattern, and the part of the pattern below that root.
+/// Returns the innermost root that contains an absolute pattern, and the part of the pattern below that root. A root
+/// that contains it only if case is ignored is returned only if no other root contains it.
 fn containing_root<'a>(pattern: &str, ignore_case: bool, roots: &'a [PathBuf]) -> Option<(&'a Path, String)> {
     let by_text = |text: &str| {
         let below =
@@ -56,7 +57,7 @@ fn containing_root<'a>(pattern: &str, ignore_case: bool, roots: &'a [PathBuf]) -
         roots
             .iter()
             .filter_map(|root| Some((root.as_path(), below(&root)?)))
-            .max_by_key(|(root, _)| root.as_os_str().len())
+            .max_by_key(|(root, _)| (Path::new(text).starts_with(root), root.as_os_str().len()))
     };
     by_text(pattern).or_else(|| by_text(&resolve_links(pattern)?))
 }

@@ -29,6 +29,9 @@ const SHARDS: usize = 64;
 /// Maximum number of large files remembered by size or samples. Further ones are deferred.
 const MAX_LARGE_FILES: usize = 65_536;
 
+/// Maximum number of remembered names of files with several. Further ones are deferred.
+const MAX_NAMES: usize = 65_536;
+
 /// Maximum size of a file read in full during the walk. Larger ones are read after it, the largest first.
 const MAX_FILE_SIZE: u64 = 16 << 20;
 
@@ -78,6 +81,7 @@ pub(super) struct EarlyStages {
     by_samples: Mutex<FirstFiles<(u64, i64)>>,
     /// Files with several names, by device, inode and change time.
     by_inode: Mutex<HashMap<(u64, u64, i64), Names>>,
+    names: AtomicUsize,
     large_files: AtomicUsize,
     large_bytes: AtomicU64,
     /// Large files that are read in full after the walk.
@@ -101,6 +105,7 @@ impl EarlyStages {
             by_size: (0..SHARDS).map(|_| Mutex::default()).collect(),
             by_samples: Mutex::default(),
             by_inode: Mutex::default(),
+            names: AtomicUsize::new(0),
             large_files: AtomicUsize::new(0),
             large_bytes: AtomicU64::new(0),
             after_walk: Mutex::default(),
@@ -228,6 +233,10 @@ impl EarlyStages {
     }
 
     fn is_first_name(&self, file: FileRef, stat: &Stat) -> bool {
+        if self.names.fetch_add(1, Ordering::Relaxed) >= MAX_NAMES {
+            self.defer(1);
+            return false;
+        }
         match lock(&self.by_inode).entry(inode_key(stat)) {
             Entry::Occupied(mut names) => {
                 names.get_mut().others.push((file, *stat));

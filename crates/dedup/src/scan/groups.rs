@@ -22,8 +22,9 @@ const SHARED_BATCH: usize = 65_536;
 const CANCELLED_SHARE_TIMEOUT: Duration = Duration::from_secs(2);
 const CANCELLED_BATCH: usize = 4_096;
 
-/// Maximum number of contents remembered in one scan. Duplicates among further ones are found at the end of the scan.
-const MAX_CONTENTS: usize = 4_000_000;
+/// Maximum number of contents remembered in one scan: as many as a hash table with 2^21 places holds, 0.13 GiB.
+/// Duplicates among further ones are found at the end of the scan.
+const MAX_CONTENTS: usize = (1 << 21) / 8 * 7;
 
 /// The first file of a content, and its hash unless that is stored.
 struct FirstFile {

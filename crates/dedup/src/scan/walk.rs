@@ -1,9 +1,9 @@
 //! Walks a root and compares each folder with the catalog.
 //!
-//! Owns the order of folders; `visit` compares their entries, and `named` only those that the user named. Each folder is
-//! a task, and its listing records that it was walked. Subfolders are spawned after the listing is added to the catalog
-//! queue, so a parent's row is always written before its children's. A folder that cannot be read keeps its error, and
-//! nothing in or below it is marked missing.
+//! Owns the order of folders; `visit` compares their entries, and `named` only those that the user named. Each folder
+//! is a task, and its listing records that it was walked. Subfolders are spawned after the listing is added to the
+//! catalog queue, so a parent's row is always written before its children's. A folder that cannot be read keeps its
+//! error, and nothing in or below it is marked missing.
 
 mod digest;
 mod links;
@@ -119,6 +119,8 @@ struct Walk {
     device: u64,
     /// Whether the catalog has unusual files of the root. Without any, its known entries are read faster.
     has_unusual: bool,
+    /// Whether another program has recorded files of the root that no walk has seen.
+    has_unplaced: bool,
     /// Whether the folder of the root could not be read, or its disk is not mounted.
     has_failed: AtomicBool,
     /// Catalog number of the filesystem of the root's folder, which most of its folders share.
@@ -180,6 +182,7 @@ impl Walk {
             device: root_folder.own_stat().map_err(unreadable)?.device,
             root_folder,
             has_unusual: run.store.catalog().has_unusual(root.id)?,
+            has_unplaced: run.store.catalog().has_unplaced(root.id)?,
             has_failed: AtomicBool::default(),
             root_filesystem: OnceLock::default(),
             filesystems: Mutex::default(),
@@ -275,6 +278,7 @@ impl Walk {
         let mut visit = Visit::new(self, &folder, &folder_ref, rules.as_ref());
         visit.listing.filesystem = filesystem;
         visit.listing.via_link = via_link;
+        visit.listing.known_digest = known.and_then(|known| known.digest);
         // On another filesystem, files with the same paths are different files.
         let known_filesystem = known.and_then(|known| known.filesystem);
         let was_mount_point = known.is_some_and(|known| known.mount_point);

@@ -20,6 +20,7 @@ pub(super) struct Found {
     /// Whether the compared files include another name of it.
     pub(super) hard_link: bool,
     pub(super) failed: bool,
+    /// Whether it is undecided, and the root of the file itself or of every possible copy cannot be reached.
     pub(super) unreachable: bool,
 }
 
@@ -34,16 +35,21 @@ struct Known {
 
 /// The compared files of one size.
 struct Others {
+    all: Contents,
+    /// Those in roots that can be reached. `None` if all can be.
+    reachable: Option<Contents>,
+    /// Group and file, sorted.
+    groups: Vec<(u32, i64)>,
+}
+
+/// What is known about the contents of some compared files of one size.
+struct Contents {
     /// Sorted.
     known: Vec<Known>,
     /// Sorted by algorithm and hash, if a file of the other side has no samples.
     by_hash: Vec<Known>,
     /// Sorted by file.
     by_file: Vec<Known>,
-    /// Group and file, sorted.
-    groups: Vec<(u32, i64)>,
-    /// Whether all of them are in roots that cannot be reached.
-    all_absent: bool,
 }
 
 /// Adds the files without a known copy to `found`. `alike` has all files of one size.
@@ -54,15 +60,17 @@ pub(super) fn decide(alike: &[KnownContent], found: &mut Vec<Found>) {
     }
     let others = Others::new(alike);
     for file in listed {
-        let (state, hard_link) = match file.size {
+        let state = match file.size {
             // All empty files are equal.
-            0 if others.has_empty_copy(file) => continue,
-            0 => (UniqueState::Unique, others.has_name_of(file)),
+            0 if others.all.has_empty_copy(file) => continue,
+            0 => UniqueState::Unique,
             _ if others.has_copy(file) => continue,
-            _ if others.may_have_copy(file) => (UniqueState::Undecided, others.has_name_of(file)),
-            _ => (UniqueState::Unique, others.has_name_of(file)),
+            _ if others.all.may_have_copy(file) => UniqueState::Undecided,
+            _ => UniqueState::Unique,
         };
-        let unreachable = file.label & ABSENT != 0 || others.all_absent;
+        let is_reachable = || file.label & ABSENT == 0 && others.may_have_reachable_copy(file);
+        let unreachable = state == UniqueState::Undecided && !is_reachable();
+        let hard_link = others.all.has_name_of(file);
         found.push(Found { id: file.id, size: file.size, state, hard_link, failed: file.failed, unreachable });
     }
 }
@@ -70,27 +78,51 @@ pub(super) fn decide(alike: &[KnownContent], found: &mut Vec<Found>) {
 impl Others {
     fn new(alike: &[KnownContent]) -> Self {
         let compared = || alike.iter().filter(|file| file.label & COMPARED != 0);
+        let mut groups: Vec<(u32, i64)> = compared().filter_map(|file| Some((file.group?, file.file))).collect();
+        groups.sort_unstable();
+        groups.dedup();
+        let needs_hashes = alike.iter().any(|file| file.label & COMPARED == 0 && file.samples.is_none());
+        let is_reachable = |file: &&KnownContent| file.label & ABSENT == 0;
+        let some_are_absent = !compared().all(|file| is_reachable(&file));
+        Others {
+            all: Contents::new(compared(), needs_hashes),
+            reachable: some_are_absent.then(|| Contents::new(compared().filter(is_reachable), needs_hashes)),
+            groups,
+        }
+    }
+
+    fn has_copy(&self, file: &KnownContent) -> bool {
+        let Some(group) = file.group else { return false };
+        let same = &self.groups[range(&self.groups, |(other, _)| other.cmp(&group))];
+        same.iter().any(|(_, other)| *other != file.file)
+    }
+
+    /// Whether another file that can be reached is not known to differ.
+    fn may_have_reachable_copy(&self, file: &KnownContent) -> bool {
+        self.reachable.as_ref().unwrap_or(&self.all).may_have_copy(file)
+    }
+}
+
+impl Contents {
+    fn new<'a>(files: impl Iterator<Item = &'a KnownContent>, needs_hashes: bool) -> Self {
         let known = |file: &KnownContent| Known {
             samples: file.samples,
             algorithm: file.algorithm,
             prefix: file.prefix,
             file: file.file,
         };
-        let mut groups: Vec<(u32, i64)> = compared().filter_map(|file| Some((file.group?, file.file))).collect();
-        groups.sort_unstable();
-        groups.dedup();
-        let mut known: Vec<Known> = compared().map(known).collect();
+        let mut known: Vec<Known> = files.map(known).collect();
         known.sort_unstable();
         // Other names of a file.
         known.dedup();
         let mut by_file = known.clone();
         by_file.sort_unstable_by_key(|known| known.file);
         let mut by_hash = Vec::new();
-        if alike.iter().any(|file| file.label & COMPARED == 0 && file.samples.is_none()) {
+        if needs_hashes {
             by_hash.clone_from(&known);
             by_hash.sort_unstable_by_key(hash_of);
         }
-        Others { known, by_hash, by_file, groups, all_absent: compared().all(|file| file.label & ABSENT != 0) }
+        Contents { known, by_hash, by_file }
     }
 
     /// The entries of a file's own names.
@@ -106,15 +138,9 @@ impl Others {
         self.known.len() > self.own(file).len()
     }
 
-    fn has_copy(&self, file: &KnownContent) -> bool {
-        let Some(group) = file.group else { return false };
-        let same = &self.groups[range(&self.groups, |(other, _)| other.cmp(&group))];
-        same.iter().any(|(_, other)| *other != file.file)
-    }
-
     /// Whether another file is not known to differ. Not called if one is known to be equal.
     fn may_have_copy(&self, file: &KnownContent) -> bool {
-        let count = |sorted: &[Known]| open(sorted, file);
+        let count = |sorted: &[Known]| count_possible(sorted, file);
         let possible = match file.samples {
             None => count(&self.by_hash),
             samples => [samples, None]
@@ -124,7 +150,7 @@ impl Others {
         };
         let own = self.own(file).iter().filter(|known| {
             (file.samples.is_none() || known.samples.is_none() || known.samples == file.samples)
-                && open(std::slice::from_ref(known), file) > 0
+                && count_possible(std::slice::from_ref(known), file) > 0
         });
         possible > own.count()
     }
@@ -136,7 +162,7 @@ fn hash_of(known: &Known) -> (Option<Algorithm>, u64) {
 
 /// Number of entries, sorted by hash, whose hash does not exclude that they equal a file. Equal beginnings of hashes
 /// exclude nothing.
-fn open(sorted: &[Known], file: &KnownContent) -> usize {
+fn count_possible(sorted: &[Known], file: &KnownContent) -> usize {
     if file.algorithm.is_none() {
         return sorted.len();
     }

@@ -285,6 +285,19 @@ fn cancelled_search_reports_possible_copies() {
 }
 
 #[test]
+fn file_that_must_be_read_after_cancellation_has_no_answer() {
+    let fixture = Fixture::of(&[("a", 1, 500), ("b", 2, 500)]);
+    fixture.scan();
+    write(&fixture.outside("file"), &bytes(1, 500));
+    let options = CopiesOptions::default();
+    options.cancel.cancel();
+    let answer = copies(&fixture.store, &[fixture.outside("file")], &options).expect("an answer");
+    let [FileAnswer::Failed(failed)] = &answer.files[..] else { panic!("{answer:?}") };
+    assert_eq!(failed.error, "reading was cancelled");
+    assert!(!answer.coverage.complete);
+}
+
+#[test]
 fn answer_is_serialised_with_names_that_are_not_utf8() {
     use std::os::unix::ffi::OsStrExt;
     let name = Path::new(std::ffi::OsStr::from_bytes(b"caf\xe9"));

@@ -229,6 +229,22 @@ fn ignore_case_applies_to_all_patterns() {
 }
 
 #[test]
+fn absolute_pattern_that_ignores_case_belongs_to_the_root_with_its_case() {
+    let fixture = Fixture::new();
+    let mut roots = ["Data", "data"].map(|name| fixture.register(&fixture.outside(name)));
+    let files = ["Data/tmp/x", "data/tmp/x"].map(|path| fixture.outside(path));
+    files.iter().for_each(|path| crate::fixture::write(path, b"x"));
+    for _ in 0..2 {
+        for (excluded, left) in [(0, 1), (1, 0)] {
+            let pattern = files[excluded].parent().expect("a folder").to_str().expect("text");
+            fixture.scan_all(&roots, &with(&options!(Filter { ignore_case: true; ..exclude(&[pattern]) })));
+            assert_eq!(fixture.rows().into_keys().collect::<Vec<_>>(), [files[left].clone()], "{pattern} in {roots:?}");
+        }
+        roots.reverse();
+    }
+}
+
+#[test]
 fn excluded_files_are_counted_and_leave_their_groups() {
     let fixture = Fixture::of(&[("a.x", 1, 50), ("b.y", 1, 50), ("c.y", 1, 50), ("f/d.y", 1, 50)]);
     fixture.scan();

@@ -377,8 +377,8 @@ fn scan_of_a_killed_process_is_resumed() {
     resumes_to_the_same_result(&fixture);
 }
 
-/// A scan that does not walk cannot tell whether the disk of a missing file is mounted, also while a stopped scan of the
-/// root is unfinished.
+/// A scan that does not walk cannot tell whether the disk of a missing file is mounted, also while a stopped scan of
+/// the root is unfinished.
 #[test]
 fn hash_mode_after_a_stopped_scan_marks_no_file_missing() {
     let fixture = Fixture::of(&[("a", 1, 50), ("b", 1, 50), ("c", 1, 50)]);

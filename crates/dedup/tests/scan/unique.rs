@@ -193,6 +193,28 @@ fn unreachable_root_is_compared_as_far_as_it_is_known() {
 }
 
 #[test]
+fn undecided_file_is_unreachable_if_all_its_possible_copies_are() {
+    let fixture = Fixture::of(&[("z", 9, 700)]);
+    let [disk, near] = ["disk", "near"].map(|name| fixture.register(&fixture.outside(name)));
+    write(&fixture.outside("disk/x"), &bytes(1, 500));
+    write(&fixture.outside("near/z"), &bytes(9, 700));
+    fixture.scan_all(&[fixture.root.clone(), disk, near.clone()], &ScanOptions::default());
+    fs::rename(fixture.outside("disk"), fixture.outside("unmounted")).expect("renamed");
+    fixture.write("x", &bytes(1, 500));
+    // A file that can be reached and is known to differ.
+    write(&fixture.outside("near/other"), &bytes(2, 500));
+    fixture.scan_all(&[fixture.root.clone(), near.clone()], &ScanOptions::default());
+    let unreachable = || {
+        let found = check(&fixture, &["tree"], &["disk", "near"], &[], &["tree/x"]);
+        found.summary().coverage.unreachable_files
+    };
+    assert_eq!(unreachable(), 1);
+    write(&fixture.outside("near/unread"), &bytes(3, 500));
+    fixture.scan_all(&[near], &mode(ScanMode::Walk));
+    assert_eq!(unreachable(), 0);
+}
+
+#[test]
 fn answer_names_what_was_not_scanned_in_the_compared_folders() {
     let fixture = library();
     let filter = options!(Filter { exclude: vec!["*.tmp".into()] });
@@ -205,20 +227,53 @@ fn answer_names_what_was_not_scanned_in_the_compared_folders() {
     assert!(summary(&["tree/b"]).coverage.complete);
 }
 
-/// A racy name has lost its samples but has the hash.
+/// Records the result of reading a file so shortly after a change that a later change may have left the same times.
+fn record_racy(fixture: &Fixture, path: &str, result: ReadResult, differs: bool) {
+    let row = fixture.row(path);
+    let hashes = vec![FileHash { file: FileRef::Row(row.id), stat: row.stat, result, differs, racy: true }];
+    fixture.store.catalog().write(Batch { hashes, ..Batch::default() }).expect("recorded");
+}
+
+fn blake3_of(seed: u64, size: usize) -> ReadResult {
+    let hash = blake3::hash(&bytes(seed, size)).as_bytes().to_vec();
+    ReadResult::Content(Digest::shared(Algorithm::Blake3, hash))
+}
+
+#[test]
+fn file_with_a_racy_hash_is_undecided() {
+    let fixture = Fixture::of(&[
+        ("a/x", 1, 500),
+        ("b/x", 2, 500),
+        ("c/x", 1, 500),
+        ("a/large", 3, 70_000),
+        ("b/large", 4, 70_000),
+        ("a/same", 5, 600),
+        ("b/same", 5, 600),
+    ]);
+    fixture.scan();
+    let compared = |files: &[&str], undecided: &[&str]| {
+        check(&fixture, &["tree/a"], &["tree/b"], files, undecided);
+    };
+    compared(&["tree/a/x", "tree/a/large"], &[]);
+    // The recorded hash equals that of a/x; those of the other two differ from the files in a.
+    record_racy(&fixture, "b/x", blake3_of(1, 500), false);
+    record_racy(&fixture, "b/large", ReadResult::Samples(1), false);
+    record_racy(&fixture, "b/same", blake3_of(6, 600), false);
+    compared(&[], &["tree/a/x", "tree/a/large", "tree/a/same"]);
+    // A listed file that is racy.
+    check(&fixture, &["tree/b"], &["tree/a"], &[], &["tree/b/x", "tree/b/large", "tree/b/same"]);
+    fixture.scan();
+    compared(&["tree/a/x", "tree/a/large"], &[]);
+}
+
+/// One name is racy, so that nothing is known about it itself.
 #[test]
 fn hard_links_share_what_is_known() {
     let fixture = Fixture::of(&[("a/alone", 1, 70_000), ("b/q", 2, 70_000), ("b/r", 2, 70_000)]);
     fixture.link("b/q", "b/q too");
     fixture.scan();
-    let record = |result: ReadResult, differs: bool| {
-        let row = fixture.row("b/q too");
-        let hashes = vec![FileHash { file: FileRef::Row(row.id), stat: row.stat, result, differs, racy: true }];
-        fixture.store.catalog().write(Batch { hashes, ..Batch::default() }).expect("recorded");
-    };
-    record(ReadResult::Samples(1), false);
-    let hash = blake3::hash(&bytes(2, 70_000)).as_bytes().to_vec();
-    record(ReadResult::Content(Digest::shared(Algorithm::Blake3, hash)), true);
+    record_racy(&fixture, "b/q too", ReadResult::Samples(1), false);
+    record_racy(&fixture, "b/q too", blake3_of(2, 70_000), true);
     assert_eq!(fixture.row("b/q too").samples, None);
     check(&fixture, &["tree/a"], &["tree/b"], &["tree/a/alone"], &[]);
 }

@@ -1,4 +1,5 @@
-//! Finds identical, similar and contained folders by comparing every pair: slow, short, and independent of the implementation.
+//! Finds identical, similar and contained folders by comparing every pair: slow, short, and independent of the
+//! implementation.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

@@ -18,7 +18,7 @@ use crate::rows::column;
 use crate::sqlite::{Connection, Row, SqlResult, ValueRef};
 
 /// A present file, and what is known about its content. 72 bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KnownContent {
     /// Id of the file's row.
     pub id: i64,
@@ -69,7 +69,8 @@ const PRESENT: &str = "f.is_missing = 0 AND f.excluded_at IS NULL";
 impl Catalog<'_> {
     /// Returns present files of at least `min_size` bytes with what is known about their contents, in row order.
     /// `select` gets the root and the relative path of a file, and returns its label, or `None` to leave it out. Names
-    /// of one file know what any of them knows. A small file is one of at most `max_small` bytes.
+    /// of one file know what any of them knows. A small file is one of at most `max_small` bytes. Of a file that was
+    /// read shortly after a change nothing is known, because what was read may be outdated.
     pub fn known_contents(
         self,
         min_size: u64,
@@ -144,7 +145,7 @@ fn known_contents(
     let shared = shared(conn)?;
     let sql = format!(
         "SELECT f.id, f.library_id, f.relative_path, f.size_bytes, f.inode, f.edges, {HASH_COLUMNS},
-            f.hash_error_count > 0
+            f.hash_error_count > 0, f.hash_racy IS NOT NULL
         FROM library_files f NOT INDEXED WHERE f.size_bytes >= ?1 AND {PRESENT} ORDER BY f.id"
     );
     let mut statement = conn.prepare_cached(&sql)?;
@@ -161,15 +162,19 @@ fn known_contents(
         let Some(label) = select(row.get(1)?, &path) else { continue };
         let id = row.get(0)?;
         while groups.next_if(|(other, _)| *other < id).is_some() {}
-        let group = groups.peek().filter(|(other, _)| *other == id).map(|(_, number)| *number);
-        let algorithm = algorithm(row, 6)?;
-        let prefix = row.get_ref(7)?.as_blob_or_null()?.map_or(0, prefix);
         let size = u64::try_from(row.get::<_, i64>(3)?).unwrap_or(0);
-        let is_sample = size <= max_small && algorithm == Some(Algorithm::Blake3);
-        let samples = row.get::<_, Option<i64>>(5)?.or(is_sample.then_some(prefix.cast_signed()));
         // The inode number, until the names of files are known.
         let file = row.get::<_, Option<i64>>(4)?.unwrap_or(0);
-        files.push(KnownContent { id, file, size, samples, algorithm, prefix, group, failed: row.get(8)?, label });
+        let mut known = KnownContent { id, file, size, failed: row.get(8)?, label, ..KnownContent::default() };
+        let is_racy: bool = row.get(9)?;
+        if !is_racy {
+            known.algorithm = algorithm(row, 6)?;
+            known.prefix = row.get_ref(7)?.as_blob_or_null()?.map_or(0, prefix);
+            let is_sample = size <= max_small && known.algorithm == Some(Algorithm::Blake3);
+            known.samples = row.get::<_, Option<i64>>(5)?.or(is_sample.then_some(known.prefix.cast_signed()));
+            known.group = groups.peek().filter(|(other, _)| *other == id).map(|(_, number)| *number);
+        }
+        files.push(known);
     }
     drop(shared);
     join_names(conn, &mut files)?;

@@ -116,8 +116,8 @@ pub struct Groups {
     pub reclaimable: u64,
     /// Total size of all copies except one of each group.
     pub redundant: u64,
-    /// Whether files have changed since the groups were evaluated, and they could not be evaluated again: the database
-    /// is read-only, or another process writes it.
+    /// Whether the groups are up to date. They are not if files have changed and the groups could not be evaluated
+    /// again: the database is read-only, another process writes it, or the disk is full.
     pub state: GroupState,
 }
 
@@ -236,7 +236,7 @@ impl Serialize for GroupFile {
 pub struct GroupPage {
     /// Groups, and the cursor of the next page.
     pub page: Page<GroupSummary>,
-    /// Whether files have changed since the groups were last evaluated.
+    /// Whether the groups are up to date.
     pub state: GroupState,
 }
 
@@ -314,15 +314,15 @@ impl Catalog<'_> {
             return Ok(before);
         }
         match self.refresh_groups() {
-            // Another process is writing.
-            Err(Error::Busy(_)) => Ok(before),
+            // Another process is writing, or the disk is full: the list may help to free space.
+            Err(error) if error.is_transient() => Ok(before),
             Err(error) => Err(error),
             Ok(_) => state(),
         }
     }
 
-    /// Returns the group of a file, by its path relative to the root. `None` for a file that is in no group: the
-    /// catalog does not have it, or no other file is known to have its content.
+    /// Returns the group of a file, by its path relative to the root. `None` if the catalog does not have the file, or
+    /// no other file was ever known to have its content.
     pub fn group_of(self, root: i64, path: &Path) -> Result<Option<GroupKey>> {
         let folder = paths::to_text(path.parent().unwrap_or(Path::new("")).as_os_str());
         let path = paths::to_text(path.as_os_str());

@@ -1,8 +1,8 @@
 //! Recorded entries of a folder, with which a walk compares.
 //!
-//! Owns how the rows of one folder are read. A rescan reads the files of each folder that has changed, or has no digest,
-//! so only the columns that most rows need are read; other columns are read through an index that contains only the
-//! files with unusual values.
+//! Owns how the rows of one folder are read. A rescan reads the files of each folder that has changed, or has no
+//! digest, so only the columns that most rows need are read; other columns are read through an index that contains only
+//! the files with unusual values.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -55,8 +55,8 @@ pub struct KnownFolder {
     pub digest: Option<ListingDigest>,
 }
 
-/// Digest of everything that the listing of a folder found. While a folder has one, its rows and those of the entries in
-/// it are as that listing wrote them, so a walk that finds the same digest need not read them.
+/// Digest of everything that the listing of a folder found. While a folder has one, its rows and those of the entries
+/// in it are as that listing wrote them, so a walk that finds the same digest need not read them.
 pub type ListingDigest = [u8; 16];
 
 /// Columns of a [`KnownFolder`].

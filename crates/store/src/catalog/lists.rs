@@ -45,7 +45,8 @@ pub struct ListedFolder {
     pub root: i64,
     /// Path relative to the root.
     pub path: PathBuf,
-    /// Whether its last walk listed it completely, and it has neither files nor skipped entries. It may have subfolders.
+    /// Whether its last walk listed it completely, and it has neither files nor skipped entries. It may have
+    /// subfolders.
     pub has_only_folders: bool,
 }
 

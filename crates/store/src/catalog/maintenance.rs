@@ -70,19 +70,21 @@ const RULES: &[Rule] = &[
         sets: "needs_hash = 1, hash_algorithm = NULL, content_hash = NULL,
             hashed_size_bytes = NULL, hashed_mtime_ns = NULL, hashed_at = NULL, updated_at = ?1",
     },
+    // Before the next rule, which could otherwise break a unique index.
+    Rule {
+        name: "a path has one row",
+        repair: "all but the oldest present one are deleted",
+        table: "library_files",
+        broken: "id NOT IN (SELECT id FROM (SELECT id, row_number() OVER (PARTITION BY library_id, relative_path
+            ORDER BY is_missing, id) AS number FROM library_files) WHERE number = 1)",
+        sets: "",
+    },
     Rule {
         name: "a file belongs to the folder in its path",
         repair: "the file is assigned to that folder",
         table: "library_files",
         broken: "is_missing = 0 AND folder_id IS NOT {folder}",
         sets: "updated_at = ?1, folder_id = {folder}",
-    },
-    Rule {
-        name: "a path has one row",
-        repair: "all but the oldest are deleted",
-        table: "library_files",
-        broken: "id NOT IN (SELECT min(id) FROM library_files GROUP BY library_id, relative_path)",
-        sets: "",
     },
     Rule {
         name: "no present file is in a removed folder",
@@ -145,6 +147,8 @@ impl Catalog<'_> {
     pub fn repair(self) -> Result<Vec<Check>> {
         self.0.write(WriteKind::Compound, |db| {
             crate::scans::clear_settled(db)?;
+            // The next walk compares all rows.
+            db.execute("UPDATE folders SET listing_digest = randomblob(16)", [])?;
             let repair = |rule: &Rule| -> Result<Check> {
                 let check = rule.check(db)?;
                 let repaired = if check.broken > 0 { rule.repair(db, check.broken)? } else { 0 };

@@ -7,7 +7,7 @@ use super::record::update_changed_file;
 use super::{ChangedFile, Digest, HashUse, Listing, Stat, signed};
 use crate::error::Result;
 use crate::paths;
-use crate::sqlite::{CachedStatement, Db, ToSql};
+use crate::sqlite::{CachedStatement, Db, ErrorCode, ToSql};
 
 /// Number of files inserted by one statement: starting and ending a statement costs a third of a row.
 const ROWS_PER_STATEMENT: usize = 16;
@@ -105,10 +105,8 @@ impl FileInserter<'_> {
             if self.has_unplaced
                 && let Some(id) = unplaced_row(db, root, first.path)?
             {
-                // Another program recorded it. Its digest is discarded.
                 let stat = listing.new_files.get(ids.len()).map_or_else(Stat::default, |(_, stat)| *stat);
-                db.execute("UPDATE library_files SET folder_id = ?2 WHERE id = ?1", (id, folder))?;
-                update_changed_file(db, &ChangedFile { id, stat, keeps_hash: true }, Some(scan))?;
+                take_over(db, (id, folder), stat, scan)?;
                 ids.push(id);
                 conflicts += 1;
                 rest = rest.get(1..).unwrap_or_default();
@@ -127,7 +125,34 @@ impl FileInserter<'_> {
             for file in chunk {
                 file.bind(&mut values);
             }
-            db.with_conn(|_| statement.execute(values.as_slice()))?;
+            let inserted = db.with_conn(|_| match statement.execute(values.as_slice()) {
+                Err(error) if error.sqlite_error_code() == Some(ErrorCode::ConstraintViolation) => Ok(None),
+                inserted => inserted.map(Some),
+            })?;
+            if inserted.is_none() {
+                // The table has a unique index of all paths, and another program has moved a row to one of these.
+                for file in chunk {
+                    let stat = listing.new_files.get(ids.len()).map_or_else(Stat::default, |(_, stat)| *stat);
+                    match row_at(db, root, file.path)? {
+                        // Inserted before the row that failed.
+                        Some((id, Some(of))) if of == folder => ids.push(id),
+                        Some((id, _)) => {
+                            take_over(db, (id, folder), stat, scan)?;
+                            ids.push(id);
+                            conflicts += 1;
+                        }
+                        None => {
+                            values.clear();
+                            values.extend(common);
+                            file.bind(&mut values);
+                            let statement = if file.is_plain() { &mut self.one } else { &mut self.hashed };
+                            db.with_conn(|_| statement.execute(values.as_slice()))?;
+                            ids.push(db.conn.last_insert_rowid());
+                        }
+                    }
+                }
+                continue;
+            }
             // A single statement of the only writer inserts consecutive ids.
             let last = db.conn.last_insert_rowid();
             ids.extend(last - crate::sql_limit(rows) + 1..=last);
@@ -164,6 +189,18 @@ impl Paths {
 fn unplaced_row(db: &Db<'_>, root: i64, path: &str) -> Result<Option<i64>> {
     let sql = "SELECT id FROM library_files WHERE folder_id IS NULL AND library_id = ?1 AND relative_path = ?2";
     db.first(sql, (root, path), |row| row.get(0))
+}
+
+/// Returns the row of a path, and its folder. Only a table of another program has an index for this.
+fn row_at(db: &Db<'_>, root: i64, path: &str) -> Result<Option<(i64, Option<i64>)>> {
+    let sql = "SELECT id, folder_id FROM library_files WHERE library_id = ?1 AND relative_path = ?2";
+    db.first(sql, (root, path), |row| Ok((row.get(0)?, row.get(1)?)))
+}
+
+/// Assigns a row that another program recorded to a folder. The digest of the file is discarded.
+fn take_over(db: &Db<'_>, (id, folder): (i64, i64), stat: Stat, scan: i64) -> Result<()> {
+    db.execute("UPDATE library_files SET folder_id = ?2 WHERE id = ?1", (id, folder))?;
+    update_changed_file(db, &ChangedFile { id, stat, keeps_hash: true }, Some(scan))
 }
 
 struct NewFile<'a> {

@@ -5,7 +5,7 @@
 use std::ffi::OsString;
 
 use super::new_files::FileInserter;
-use super::{ChangedFile, Listing, ListingStatus, broken_links, signed, skipped};
+use super::{ChangedFile, FolderRef, Listing, ListingStatus, broken_links, signed, skipped};
 use crate::error::Result;
 use crate::paths;
 use crate::sqlite::{Db, ToSql, params};
@@ -19,25 +19,66 @@ pub(super) struct Recorded {
 }
 
 pub(super) fn write_listing(db: &Db<'_>, files: &mut FileInserter<'_>, listing: &Listing) -> Result<Recorded> {
-    let Listing { scan, folder: listed, .. } = listing;
-    let root = listed.root;
-    if let (ListingStatus::Unchanged, Some(id)) = (&listing.status, listed.id) {
+    let Listing { scan, folder: folder_ref, .. } = listing;
+    if let (ListingStatus::Unchanged, Some(id)) = (&listing.status, folder_ref.id) {
         let sql = "UPDATE folders SET walked_scan_id = ?2, last_seen_at = ?3 WHERE id = ?1";
         db.execute(sql, (id, scan, db.now_in_seconds()))?;
         return Ok(Recorded::default());
     }
-    let mut path = paths::to_text(listed.path.as_os_str());
-    let (folder, is_inserted) = match listed.id {
-        Some(id) => (id, false),
-        None => match find_folder(db, root, &path)? {
-            Some(id) => (id, false),
-            None => (insert_listed_folder(db, listing, &path)?, true),
-        },
-    };
+    let mut path = paths::to_text(folder_ref.path.as_os_str());
+    let (folder, is_inserted) = find_or_insert_folder(db, listing, &path)?;
     if !path.is_empty() {
         path.push('/');
     }
-    let mut child_path = PathBuffer { path: &mut path };
+    let recorded = write_entries(db, files, (listing, folder), &mut path)?;
+    match WalkedFolder::of(listing) {
+        Some(walked) => {
+            if let Some(links) = &listing.broken_links {
+                broken_links::replace(db, (folder_ref.root, folder), &mut path, links)?;
+            }
+            if !is_inserted {
+                update_walked_folder(db, folder, listing, walked)?;
+            }
+        }
+        None => {
+            match listing.status {
+                ListingStatus::Named if listing.new_files.is_empty() && listing.changed_files.is_empty() => {}
+                ListingStatus::Named => note_folder_exists(db, folder, listing.filesystem)?,
+                _ => skipped::add(db, folder, &listing.skipped)?,
+            }
+            clear_digest(db, folder)?;
+        }
+    }
+    Ok(recorded)
+}
+
+/// Returns the row of a listed folder, and whether it was inserted. The row that the walk has seen may have been purged
+/// since, and another scan may have inserted one.
+fn find_or_insert_folder(db: &Db<'_>, listing: &Listing, path: &str) -> Result<(i64, bool)> {
+    let FolderRef { root, id, .. } = listing.folder;
+    let found = find_folder(db, root, path)?;
+    match found {
+        Some(folder) if id == found => return Ok((folder, false)),
+        Some(folder) => {
+            let parent = parent_row(db, root, path)?;
+            db.execute("UPDATE folders SET parent_id = ?2 WHERE id = ?1 AND parent_id IS NOT ?2", (folder, parent))?;
+            clear_digest(db, folder)?;
+            return Ok((folder, false));
+        }
+        None => {}
+    }
+    Ok((insert_listed_folder(db, listing, path)?, true))
+}
+
+/// Writes the rows of a folder's entries. `path` is the path of the folder with a slash.
+fn write_entries(
+    db: &Db<'_>,
+    files: &mut FileInserter<'_>,
+    (listing, folder): (&Listing, i64),
+    path: &mut String,
+) -> Result<Recorded> {
+    let root = listing.folder.root;
+    let mut child_path = PathBuffer { path };
     let mut missing = mark_files_missing(db, &listing.missing_files)?;
     let mut excluded = 0;
     for id in &listing.excluded_files {
@@ -57,37 +98,40 @@ pub(super) fn write_listing(db: &Db<'_>, files: &mut FileInserter<'_>, listing: 
     }
     let (ids, conflicts) = files.insert(listing, folder, child_path.path)?;
     for changed in &listing.changed_files {
-        update_changed_file(db, changed, Some(*scan))?;
+        update_changed_file(db, changed, Some(listing.scan))?;
     }
-    let Some(walked) = WalkedFolder::of(listing) else {
-        match listing.status {
-            ListingStatus::Named if listing.new_files.is_empty() && listing.changed_files.is_empty() => {}
-            ListingStatus::Named => note_folder_exists(db, folder, listing.filesystem)?,
-            _ => skipped::add(db, folder, &listing.skipped)?,
-        }
-        clear_digest(db, folder)?;
-        return Ok(Recorded { missing, excluded, conflicts, ids });
-    };
-    if let Some(links) = &listing.broken_links {
-        broken_links::replace(db, (root, folder), child_path.path, links)?;
-    }
-    if is_inserted {
-        return Ok(Recorded { missing, excluded, conflicts, ids });
-    }
-    // A folder that could not be read was still seen.
+    Ok(Recorded { missing, excluded, conflicts, ids })
+}
+
+/// Writes what the walk found out about a folder itself. Its digest is written only if no row has changed since the
+/// walk read the folder's own one. A folder that could not be read was still seen.
+fn update_walked_folder(db: &Db<'_>, folder: i64, listing: &Listing, walked: WalkedFolder<'_>) -> Result<()> {
     let sql = "UPDATE folders SET walked_scan_id = ?2, last_seen_at = ?3, removed_at = NULL,
             error_status = coalesce(?4, CASE WHEN ?10 THEN error_status END), excluded_at = NULL,
-            filesystem_id = coalesce(?5, filesystem_id), listing_digest = ?12,
+            filesystem_id = coalesce(?5, filesystem_id),
+            listing_digest = CASE WHEN listing_digest IS ?13 AND ?12 IS NOT NULL THEN ?12 ELSE randomblob(16) END,
             via_link = ?11, skipped_entries = ?6, skipped_unknown = ?7, skipped_digest = ?8,
             is_mount_point = CASE WHEN ?4 IS NULL THEN ?9 ELSE is_mount_point END
         WHERE id = ?1";
-    let WalkedFolder { error, mount_point, skipped: (entries, unknown, digest) } = walked;
+    let WalkedFolder { error, mount_point, skipped: (entries, unknown, skipped_digest) } = walked;
     let (now, known) = (db.now_in_seconds(), listing.status == ListingStatus::Known);
-    let Listing { filesystem, via_link, digest: listed, .. } = listing;
-    let values =
-        params![folder, scan, now, error, filesystem, entries, unknown, digest, mount_point, known, via_link, listed];
-    db.execute(sql, values)?;
-    Ok(Recorded { missing, excluded, conflicts, ids })
+    let Listing { scan, filesystem, via_link, digest, known_digest, .. } = listing;
+    let values = params![
+        folder,
+        scan,
+        now,
+        error,
+        filesystem,
+        entries,
+        unknown,
+        skipped_digest,
+        mount_point,
+        known,
+        via_link,
+        digest,
+        known_digest
+    ];
+    db.execute(sql, values).map(drop)
 }
 
 /// Records that a folder with a named file exists, and the folders above it. One that was removed or excluded has not
@@ -96,9 +140,11 @@ fn note_folder_exists(db: &Db<'_>, folder: i64, filesystem: Option<i64>) -> Resu
     let sql = "WITH RECURSIVE above (id) AS (
             VALUES (?1) UNION SELECT f.parent_id FROM folders f JOIN above ON f.id = above.id
                 WHERE f.parent_id IS NOT NULL)
-        UPDATE folders SET removed_at = NULL, excluded_at = NULL,
-            skipped_entries = NULL, skipped_unknown = NULL, skipped_digest = NULL
-        WHERE id IN (SELECT id FROM above) AND (removed_at IS NOT NULL OR excluded_at IS NOT NULL)";
+        UPDATE folders SET removed_at = NULL, excluded_at = NULL, listing_digest = randomblob(16),
+            skipped_entries = CASE WHEN removed_at IS NULL AND excluded_at IS NULL THEN skipped_entries END,
+            skipped_unknown = CASE WHEN removed_at IS NULL AND excluded_at IS NULL THEN skipped_unknown END,
+            skipped_digest = CASE WHEN removed_at IS NULL AND excluded_at IS NULL THEN skipped_digest END
+        WHERE id IN (SELECT id FROM above)";
     db.execute(sql, [folder])?;
     let sql = "UPDATE folders SET filesystem_id = ?2 WHERE id = ?1 AND filesystem_id IS NULL AND ?2 IS NOT NULL";
     db.execute(sql, (folder, filesystem)).map(drop)
@@ -148,19 +194,17 @@ fn find_folder(db: &Db<'_>, root: i64, path: &str) -> Result<Option<i64>> {
 fn insert_listed_folder(db: &Db<'_>, listing: &Listing, path: &str) -> Result<i64> {
     let root = listing.folder.root;
     let parent = parent_row(db, root, path)?;
-    let Some(WalkedFolder { error, mount_point, skipped: (entries, unknown, digest) }) = WalkedFolder::of(listing)
-    else {
-        insert_folder(db, root, parent, path)?;
-        let id = db.conn.last_insert_rowid();
-        // The listing of the parent may not have found it.
-        parent.map_or(Ok(()), |parent| clear_digest(db, parent))?;
-        return Ok(id);
+    let Some(walked) = WalkedFolder::of(listing) else {
+        return insert_folder(db, (root, parent), path, listing.filesystem);
     };
     let sql = "INSERT INTO folders (library_id, parent_id, relative_path, first_seen_at, last_seen_at, walked_scan_id,
             error_status, filesystem_id, skipped_entries, skipped_unknown, skipped_digest, is_mount_point, via_link,
             listing_digest)
         VALUES (?1, ?2, ?3, ?4, ?4, ?5, ?6, ?7, ?8, ?9, ?10, CASE WHEN ?6 IS NULL THEN ?11 END, ?12, ?13)";
-    let (now, Listing { scan, filesystem, via_link, digest: listed, .. }) = (db.now_in_seconds(), listing);
+    let WalkedFolder { error, mount_point, skipped: (entries, unknown, skipped_digest) } = walked;
+    let (now, Listing { scan, filesystem, via_link, digest, .. }) = (db.now_in_seconds(), listing);
+    // A purge has deleted the row that the walk has seen, and perhaps rows of entries.
+    let digest = digest.filter(|_| listing.folder.id.is_none());
     let values = params![
         root,
         parent,
@@ -171,10 +215,10 @@ fn insert_listed_folder(db: &Db<'_>, listing: &Listing, path: &str) -> Result<i6
         filesystem,
         entries,
         unknown,
-        digest,
+        skipped_digest,
         mount_point,
         via_link,
-        listed
+        digest
     ];
     db.execute(sql, values)?;
     Ok(db.conn.last_insert_rowid())
@@ -191,10 +235,7 @@ fn parent_row(db: &Db<'_>, root: i64, path: &str) -> Result<Option<i64>> {
         return Ok(Some(id));
     }
     let above = parent_row(db, root, parent)?;
-    insert_folder(db, root, above, parent)?;
-    let id = db.conn.last_insert_rowid();
-    above.map_or(Ok(()), |above| clear_digest(db, above))?;
-    Ok(Some(id))
+    insert_folder(db, (root, above), parent, None).map(Some)
 }
 
 /// Value of `error_status` for a folder that was a root and has not been walked since that root was removed. Rows of
@@ -207,24 +248,27 @@ pub(crate) fn mark_folder_unscanned(db: &Db<'_>, root: i64, path: &str) -> Resul
     let sql = "SELECT id FROM folders WHERE library_id = ?1 AND relative_path = ?2
         AND removed_at IS NULL AND excluded_at IS NULL";
     let Some(parent) = db.first(sql, (root, parent), |row| row.get(0))? else { return Ok(()) };
-    insert_folder(db, root, Some(parent), path)?;
-    clear_digest(db, parent)?;
-    let sql = "UPDATE folders SET error_status = ?3 WHERE library_id = ?1 AND relative_path = ?2";
-    db.execute(sql, (root, path, UNSCANNED)).map(drop)
+    let folder = insert_folder(db, (root, Some(parent)), path, None)?;
+    let sql = "UPDATE folders SET error_status = ?2, listing_digest = randomblob(16) WHERE id = ?1";
+    db.execute(sql, (folder, UNSCANNED)).map(drop)
 }
 
-fn insert_folder(db: &Db<'_>, root: i64, parent: Option<i64>, path: &str) -> Result<()> {
-    let sql = "INSERT INTO folders (library_id, parent_id, relative_path, first_seen_at, last_seen_at)
-        VALUES (?1, ?2, ?3, ?4, ?4)
+/// Inserts a folder that was not listed completely, or marks an existing one as present. The last listing of its parent
+/// may not have found it. Returns its id.
+fn insert_folder(db: &Db<'_>, (root, parent): (i64, Option<i64>), path: &str, filesystem: Option<i64>) -> Result<i64> {
+    let sql = "INSERT INTO folders (library_id, parent_id, relative_path, first_seen_at, last_seen_at, filesystem_id)
+        VALUES (?1, ?2, ?3, ?4, ?4, ?5)
         ON CONFLICT (library_id, relative_path) DO UPDATE SET parent_id = excluded.parent_id, removed_at = NULL,
-            excluded_at = NULL";
-    db.execute(sql, (root, parent, path, db.now_in_seconds())).map(drop)
+            excluded_at = NULL RETURNING id";
+    let id = db.number(sql, (root, parent, path, db.now_in_seconds(), filesystem))?;
+    parent.map_or(Ok(()), |parent| clear_digest(db, parent))?;
+    Ok(id)
 }
 
-/// Clears the digest of a folder, because rows of its entries change in another way than by its listing.
+/// Replaces the digest of a folder by a random value, which no listing has, because rows of its entries change in
+/// another way than by its listing. A walk that has read the folder's row before does not write its digest.
 pub(super) fn clear_digest(db: &Db<'_>, folder: i64) -> Result<()> {
-    let sql = "UPDATE folders SET listing_digest = NULL WHERE id = ?1 AND listing_digest IS NOT NULL";
-    db.execute(sql, [folder]).map(drop)
+    db.execute("UPDATE folders SET listing_digest = randomblob(16) WHERE id = ?1", [folder]).map(drop)
 }
 
 /// Updates a file's row. Clears the hash unless the file reappeared unchanged or only its change time was unknown.
@@ -255,8 +299,9 @@ pub(super) fn update_changed_file(db: &Db<'_>, changed: &ChangedFile, scan: Opti
             last_seen_scan_id = ?7, updated_at = ?8, allocated_bytes = ?9, link_kind = ?10, is_missing = 0,
             removed_at = NULL, excluded_at = NULL, hash_racy = NULL, needs_hash = (?2 > 0),
             hash_algorithm = NULL, content_hash = NULL, hashed_size_bytes = NULL, hashed_mtime_ns = NULL,
-            hashed_at = NULL, edges = NULL, read_algorithm = NULL, read_hash = NULL, hash_error_count = 0, hash_last_error = NULL,
-            hash_last_error_at = NULL, hash_retry_after = NULL, hash_claim_token = NULL, hash_claimed_at = NULL
+            hashed_at = NULL, edges = NULL, read_algorithm = NULL, read_hash = NULL, hash_error_count = 0,
+            hash_last_error = NULL, hash_last_error_at = NULL, hash_retry_after = NULL, hash_claim_token = NULL,
+            hash_claimed_at = NULL
         WHERE id = ?1";
     db.execute(sql, values).map(drop)
 }
@@ -297,7 +342,7 @@ fn mark_folder(db: &Db<'_>, (root, path): (i64, &str), files: &str, time: &str) 
         count += db.execute(&sql, (db.now(), root, &low, &high, path))?;
     }
     let sql = format!(
-        "UPDATE folders SET {time} = ?1, listing_digest = NULL WHERE {time} IS NULL AND library_id = ?2
+        "UPDATE folders SET {time} = ?1, listing_digest = randomblob(16) WHERE {time} IS NULL AND library_id = ?2
             AND (relative_path = ?5 OR (relative_path > ?3 AND relative_path < ?4))"
     );
     db.execute(&sql, (db.now(), root, &low, &high, path))?;

@@ -155,8 +155,8 @@ impl Scans<'_> {
         self.0.read(|db| db.rows(sql, [], |row| row.get(0)))
     }
 
-    /// Returns the roots of which only named files were scanned, with the number of files in the catalog. A root with an
-    /// unfinished scan is not included.
+    /// Returns the roots of which only named files were scanned, with the number of files in the catalog. A root with
+    /// an unfinished scan is not included.
     pub fn partly_scanned(self) -> Result<Vec<(i64, u64)>> {
         let sql = "SELECT id, file_count FROM library_roots WHERE last_scanned_at IS NULL AND file_count IS NOT NULL
             AND NOT EXISTS (SELECT 1 FROM scan_sessions s

@@ -1,5 +1,5 @@
-//! Catalogs of earlier versions: they are migrated, also if that is interrupted at any point, and nothing that was known
-//! is lost.
+//! Catalogs of earlier versions: they are migrated, also if that is interrupted at any point, and nothing that was
+//! known is lost.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

@@ -3,7 +3,7 @@
 //! Owns the search. It starts from the content that occurs in the fewest places. From each place it ascends until the
 //! folder contains all other contents too: a binary search for each content and level. A folder that has a content of
 //! its own is refused before. The containing folders depend only on the set of contents, so they are remembered for
-//! sets that many folders have.
+//! sets that many folders have. With names, the files and subfolders of a folder are found by name in sorted lists.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -14,6 +14,12 @@ use super::super::tree::{File, NameHash, Tree, UNIQUE, UNKNOWN};
 
 /// Containing folders are remembered for sets whose rarest content occurs more often than this.
 const MIN_REMEMBERED_PLACES: usize = 16;
+
+/// Maximum number of remembered folders, at 8 bytes each. All are forgotten before it is exceeded.
+const MAX_REMEMBERED_FOLDERS: usize = 8 << 20;
+
+/// Number of folders that take as much memory as a remembered set without any.
+const FOLDERS_PER_SET: usize = 16;
 
 pub(super) struct Search<'a> {
     tree: &'a Tree<NameHash>,
@@ -29,9 +35,16 @@ pub(super) struct Search<'a> {
     unread: Vec<u32>,
     /// Size of the files before each file.
     sizes: Vec<u64>,
-    /// Whether a bind mount or symbolic link makes a file appear at several paths.
-    has_other_paths: bool,
-    known: HashMap<[u8; 32], Rc<Containers>>,
+    /// Number of files before each file that a bind mount or symbolic link makes appear at other paths too, or that are
+    /// other names of such a file.
+    other_paths: Vec<u32>,
+    /// Files by folder, name and content. Empty unless names are compared.
+    files_by_name: Vec<u32>,
+    /// Folders by parent and name. Empty unless names are compared.
+    folders_by_name: Vec<u32>,
+    remembered: HashMap<[u8; 32], Rc<Containers>>,
+    /// Number of folders in `remembered`, and [`FOLDERS_PER_SET`] for each set.
+    remembered_folders: usize,
 }
 
 /// The innermost folders that have all contents of a set, and more.
@@ -58,6 +71,14 @@ impl<'a> Search<'a> {
             places[*place as usize] = at as u32;
             *place += 1;
         }
+        let other_paths = tree.files.iter().filter(|file| file.has_other_paths());
+        let mut inodes: Vec<i64> = other_paths.map(|file| file.inode).collect();
+        inodes.sort_unstable();
+        inodes.dedup();
+        let indexes = |length: usize| (0..if match_names { length as u32 } else { 0 }).collect::<Vec<_>>();
+        let (mut files_by_name, mut folders_by_name) = (indexes(tree.files.len()), indexes(tree.folders.len()));
+        files_by_name.sort_unstable_by_key(|&at| file_key(tree, at));
+        folders_by_name.sort_unstable_by_key(|&at| folder_key(tree, at));
         Search {
             match_names,
             is_selected,
@@ -66,8 +87,11 @@ impl<'a> Search<'a> {
             unshared: sums(tree.files.iter().map(|file| u32::from(!is_shared(file.content)))),
             unread: sums(tree.folders.iter().map(|folder| u32::from(!folder.whole))),
             sizes: sums(tree.files.iter().map(|file| file.size)),
-            has_other_paths: tree.files.iter().any(File::has_other_paths),
-            known: HashMap::new(),
+            other_paths: sums(tree.files.iter().map(|file| u32::from(inodes.binary_search(&file.inode).is_ok()))),
+            files_by_name,
+            folders_by_name,
+            remembered: HashMap::new(),
+            remembered_folders: 0,
             tree,
         }
     }
@@ -89,15 +113,13 @@ impl<'a> Search<'a> {
         {
             return None;
         }
-        let mut contents: Vec<u32> = self.tree.files[files].iter().map(|file| file.content).collect();
+        let mut contents: Vec<u32> = self.tree.files[files.clone()].iter().map(|file| file.content).collect();
         contents.sort_unstable();
         contents.dedup();
         let rarest = contents.iter().copied().min_by_key(|content| self.all_places(*content).len())?;
         let found = self.remembered(folder, &contents, rarest);
-        if self.has_other_paths {
-            let apart = found.sorted.iter().filter(|&&at| self.is_apart(folder, at));
-            let own = apart.filter_map(|&at| self.with_own_copies(folder, &contents, at)).collect();
-            let found = self.sorted_by_size(own);
+        if self.other_paths[files.end] > self.other_paths[files.start] {
+            let found = self.with_own_copies(folder, &contents, &found);
             let listed = found.by_size.iter().take(limit).copied().collect();
             return (!found.sorted.is_empty()).then_some((listed, found.sorted.len() as u64));
         }
@@ -122,11 +144,17 @@ impl<'a> Search<'a> {
             return search(self);
         }
         let key = self.key(folder, contents);
-        if let Some(known) = self.known.get(&key) {
+        if let Some(known) = self.remembered.get(&key) {
             return known.clone();
         }
         let found = search(self);
-        self.known.insert(key, found.clone());
+        let folders = FOLDERS_PER_SET + found.sorted.len();
+        if self.remembered_folders + folders > MAX_REMEMBERED_FOLDERS {
+            self.remembered.clear();
+            self.remembered_folders = 0;
+        }
+        self.remembered_folders += folders;
+        self.remembered.insert(key, found.clone());
         found
     }
 
@@ -186,7 +214,8 @@ impl<'a> Search<'a> {
     }
 
     /// The innermost folders that have all contents of a folder, except those that have no others. Folders in and
-    /// around it are left out, here and for every folder with these contents: they are not innermost, or have no others.
+    /// around it are left out, here and for every folder with these contents: they are not innermost, or have no
+    /// others.
     fn by_content(&self, of: u32, contents: &[u32], rarest: u32) -> Vec<u32> {
         let mut by_rarity = contents.to_vec();
         by_rarity.sort_by_key(|content| self.all_places(*content).len());
@@ -257,27 +286,23 @@ impl<'a> Search<'a> {
 
     /// Whether a folder has each file of `inner` at the same path.
     fn covers(&self, outer: u32, inner: u32) -> bool {
-        let [own, theirs] = [inner, outer].map(|at| {
-            let files = self.tree.files[self.tree.folders[at as usize].own()].iter();
-            let mut names: Vec<(NameHash, u32)> = files.map(|file| (file.name, file.content)).collect();
-            names.sort_unstable();
-            names
-        });
-        if !own.iter().all(|file| theirs.binary_search(file).is_ok()) {
-            return false;
-        }
-        let name = |at: u32| self.tree.folders[at as usize].name;
-        let mut subfolders: Vec<(NameHash, u32)> = self.tree.children(outer).map(|at| (name(at), at)).collect();
-        subfolders.sort_unstable();
-        self.tree.children(inner).filter(|&at| self.tree.folders[at as usize].count() > 0).all(|at| {
-            let found = subfolders.binary_search_by_key(&name(at), |(name, _)| *name).ok();
-            found.is_some_and(|position| self.covers(subfolders[position].1, at))
-        })
+        let tree = self.tree;
+        let has_file = |file: &File<NameHash>| {
+            let key = (outer, file.name, file.content);
+            self.files_by_name.binary_search_by_key(&key, |&at| file_key(tree, at)).is_ok()
+        };
+        let covers_child = |inner: u32| {
+            let key = (Some(outer), tree.folders[inner as usize].name);
+            let found = self.folders_by_name.binary_search_by_key(&key, |&at| folder_key(tree, at)).ok();
+            found.is_some_and(|position| self.covers(self.folders_by_name[position], inner))
+        };
+        tree.files[tree.folders[inner as usize].own()].iter().all(has_file)
+            && tree.children(inner).filter(|&at| tree.folders[at as usize].count() > 0).all(covers_child)
     }
 
-    /// The innermost folder, from `outer` outwards, that has a copy of each content which removing `folder` does not
-    /// remove. None if that is a folder around `folder`.
-    fn with_own_copies(&self, folder: u32, contents: &[u32], mut outer: u32) -> Option<u32> {
+    /// The innermost folders, from each of `found` outwards, that have a copy of each content which removing `folder`
+    /// does not remove. Folders in and around `folder` are left out.
+    fn with_own_copies(&self, folder: u32, contents: &[u32], found: &Containers) -> Containers {
         let files = &self.tree.files[self.tree.folders[folder as usize].all()];
         let mut removed: Vec<(i64, bool)> = files.iter().map(|file| (file.inode, file.has_other_paths())).collect();
         removed.sort_unstable();
@@ -287,18 +312,28 @@ impl<'a> Search<'a> {
             let mut same = removed[from..].iter().take_while(|(inode, _)| *inode == file.inode).peekable();
             same.peek().is_none() || !(file.has_other_paths() || same.any(|(_, has_other_paths)| *has_other_paths))
         };
-        loop {
-            let range = self.tree.folders[outer as usize].all();
-            if contents.iter().all(|&content| self.places(content, &range).iter().any(survives)) {
-                return Some(outer);
-            }
-            // With names, only this folder has the files at the same paths.
-            outer = self.tree.folders[outer as usize].parent.filter(|_| !self.match_names)?;
-            if (outer..self.tree.folders[outer as usize].end).contains(&folder) {
-                return None;
-            }
-        }
+        let has_copies = |outer: &u32| {
+            let range = self.tree.folders[*outer as usize].all();
+            contents.iter().all(|&content| self.places(content, &range).iter().any(survives))
+        };
+        // With names, only the folder itself has the files at the same paths.
+        let parent = |at: &u32| self.tree.folders[*at as usize].parent.filter(|_| !self.match_names);
+        let innermost = |outer: &u32| {
+            let mut outwards = std::iter::successors(Some(*outer), parent).take_while(|&at| self.is_apart(folder, at));
+            outwards.find(has_copies)
+        };
+        self.sorted_by_size(found.sorted.iter().filter_map(innermost).collect())
     }
+}
+
+fn file_key(tree: &Tree<NameHash>, at: u32) -> (u32, NameHash, u32) {
+    let file = &tree.files[at as usize];
+    (file.folder, file.name, file.content)
+}
+
+fn folder_key(tree: &Tree<NameHash>, at: u32) -> (Option<u32>, NameHash) {
+    let folder = &tree.folders[at as usize];
+    (folder.parent, folder.name)
 }
 
 fn is_shared(content: u32) -> bool {

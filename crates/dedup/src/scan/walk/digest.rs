@@ -9,8 +9,9 @@ use gristmill_store::catalog::{LinkKind, Listing, ListingDigest, Skipped, Stat};
 
 use super::visit::Entry;
 
-/// Returns the digest of a folder. `entries` are sorted by name.
-pub(super) fn of(listing: &Listing, skipped: &Skipped, entries: &[Entry]) -> ListingDigest {
+/// Returns the digest of a folder. `entries` are sorted by name. `None` if one could not be examined: whether its row
+/// is up to date is not known.
+pub(super) fn of(listing: &Listing, skipped: &Skipped, entries: &[Entry]) -> Option<ListingDigest> {
     let mut bytes = Vec::with_capacity(128 + entries.len() * 96);
     let Listing { filesystem, mount_point, via_link, .. } = listing;
     let Skipped { entries: skipped_entries, unknown, named, unnamed } = skipped;
@@ -19,7 +20,7 @@ pub(super) fn of(listing: &Listing, skipped: &Skipped, entries: &[Entry]) -> Lis
     bytes.extend(named.to_le_bytes());
     bytes.extend(unnamed.to_le_bytes());
     for entry in entries {
-        // Excluded and unreadable entries are among the skipped ones.
+        // Excluded entries are among the skipped ones.
         match entry {
             Entry::File { name, stat, is_excluded: false } => {
                 push_name(&mut bytes, b'f', name);
@@ -34,11 +35,11 @@ pub(super) fn of(listing: &Listing, skipped: &Skipped, entries: &[Entry]) -> Lis
                 push(&mut bytes, &[size, allocated, times[0], times[1], inode, device, links]);
             }
             Entry::Folder { name, is_excluded: false } => push_name(&mut bytes, b'd', name),
-            Entry::File { .. } | Entry::Folder { .. } | Entry::Unreadable { .. } => {}
+            Entry::File { .. } | Entry::Folder { .. } => {}
+            Entry::Unreadable { .. } => return None,
         }
     }
-    let hash = blake3::hash(&bytes);
-    hash.as_bytes().first_chunk().copied().unwrap_or_default()
+    blake3::hash(&bytes).as_bytes().first_chunk().copied()
 }
 
 fn push(bytes: &mut Vec<u8>, numbers: &[u64]) {

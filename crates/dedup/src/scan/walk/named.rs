@@ -27,13 +27,6 @@ use crate::sys::{EntryKind, EntryStat};
 
 const EXCLUDED: &str = "excluded by the filters";
 
-/// What is done with the names of a folder.
-enum Decision {
-    Visit(Option<Arc<IgnoreRules>>),
-    /// Filters exclude the folder.
-    Skip,
-}
-
 impl Walk {
     /// Refuses a root whose disk is not mounted. A walk of a whole root checks that for each folder.
     pub(super) fn check_reachable(&self, run: &ScanRun<'_>) -> Result<()> {
@@ -62,10 +55,7 @@ impl Walk {
 
     fn visit_named(self: &Arc<Self>, ctx: &Context, path: &Path, names: &BTreeSet<OsString>) -> TaskResult<()> {
         let _busy = BusyGuard::new(&self.handle);
-        let rules = match self.decide(path) {
-            Decision::Visit(rules) => rules,
-            Decision::Skip => return self.skip_all(path, names, EXCLUDED),
-        };
+        let Some(rules) = self.rules_of(path) else { return self.skip_all(path, names, EXCLUDED) };
         let folder = match self.root_folder.open_below(path, false) {
             Ok(folder) => folder,
             Err(error) if is_missing(&error) => return self.fail_all(path, names, NO_SUCH_FILE),
@@ -87,15 +77,15 @@ impl Walk {
             return self.fail_all(path, names, reason);
         }
         let folder_ref = FolderRef { root: self.root.id, id: row.map(|row| row.id), path: path.to_path_buf() };
-        let mut known = self.store.catalog().known_entries(&folder_ref, self.has_unusual)?;
+        let mut files = self.store.catalog().known_files(&folder_ref, self.has_unusual)?;
         let may_be_unmounted = row.is_some_and(|row: KnownFolder| row.mount_point) && !self.allow_empty;
-        let is_unmounted = may_be_unmounted && known.files.iter().any(|(_, file)| !file.missing) && is_empty(&folder);
+        let is_unmounted = may_be_unmounted && files.iter().any(|(_, file)| !file.missing) && is_empty(&folder);
         if is_unmounted {
             return self.fail_all(path, names, "its folder is empty now. Is its disk mounted?");
         }
-        known.files.retain(|(name, _)| names.contains(name));
+        files.retain(|(name, _)| names.contains(name));
         let mut visit = Visit::new(self, &folder, &folder_ref, rules.as_ref());
-        visit.set_known(KnownEntries { files: known.files, folders: Vec::new() });
+        visit.set_known(KnownEntries { files, folders: Vec::new() });
         visit.listing.filesystem = filesystem;
         for name in names {
             if ctx.is_cancelled() || self.handle.is_cancelled() {
@@ -114,30 +104,31 @@ impl Walk {
         self.schedule_follow_ups(ctx, Vec::new(), follow_ups)
     }
 
-    /// Applies the filters to a folder and those above it.
-    fn decide(&self, path: &Path) -> Decision {
+    /// Applies the filters to a folder and those above it. Returns the `.gitignore` rules for its entries, if there are
+    /// any; `None` if the folder is excluded.
+    fn rules_of(&self, path: &Path) -> Option<Option<Arc<IgnoreRules>>> {
+        if !self.filter.tests_names() {
+            return (!self.filter.is_too_deep(path)).then_some(None);
+        }
         let rules_in = |folder: &Path, parent| match self.root_folder.open_below(folder, false) {
             Ok(opened) => self.gitignore_rules(&opened, folder, parent),
             Err(_) => parent,
         };
         let uses_gitignore = self.filter.uses_gitignore();
         let mut rules = if uses_gitignore { rules_in(Path::new(""), None) } else { None };
-        if !self.filter.tests_names() && !self.filter.is_too_deep(path) {
-            return Decision::Visit(rules);
-        }
         let mut above: Vec<&Path> = path.ancestors().filter(|path| !path.as_os_str().is_empty()).collect();
         above.reverse();
         for folder in above {
             let name = folder.file_name().unwrap_or_default();
             let is_included = self.filter.matches(folder, name, rules.as_deref(), true);
             if !is_included || self.filter.is_too_deep(folder) {
-                return Decision::Skip;
+                return None;
             }
             if uses_gitignore {
                 rules = rules_in(folder, rules);
             }
         }
-        Decision::Visit(rules)
+        Some(rules)
     }
 
     fn fail_all(&self, folder: &Path, names: &BTreeSet<OsString>, reason: &str) -> TaskResult<()> {
@@ -210,11 +201,13 @@ impl Visit<'_> {
         let walk = self.walk;
         add(&walk.handle.counters.links, 1);
         if !walk.root.follow_links {
+            self.mark_missing(name);
             return walk.skip_name(path, "a symbolic link; --follow-links follows it");
         }
         let target = std::fs::canonicalize(walk.root.path.join(path));
         match target.and_then(|target| Ok((target, self.folder.stat(name, true)?))) {
             Ok((target, _)) if walk.roots.iter().any(|root| target.starts_with(root)) => {
+                self.mark_missing(name);
                 walk.skip_name(path, "a symbolic link into a root, which has the file");
             }
             Ok((_, EntryStat { kind: EntryKind::File, stat })) => {

@@ -55,13 +55,13 @@ pub(super) struct Visit<'a> {
     pub(super) walk: &'a Walk,
     pub(super) folder: &'a Folder,
     rules: Option<&'a Arc<IgnoreRules>>,
-    /// Digest of the last listing, if the entries may be compared by it.
-    recorded: Option<ListingDigest>,
-    /// Whether the folder has that digest.
+    /// Whether the folder has the digest of its last listing.
     is_unchanged: bool,
     /// Entries that were examined and not compared yet.
     examined: Vec<Entry>,
-    /// Known entries that were not seen yet. Empty until they are read.
+    /// Whether the rows of the entries were read.
+    is_known: bool,
+    /// Known entries that were not seen yet.
     pub(super) unseen_files: Unseen<KnownFile>,
     unseen_folders: Unseen<KnownFolder>,
     had_entries: bool,
@@ -105,9 +105,9 @@ impl<'a> Visit<'a> {
             walk,
             folder,
             rules,
-            recorded: None,
             is_unchanged: false,
             examined: Vec::new(),
+            is_known: false,
             unseen_files: Unseen::default(),
             unseen_folders: Unseen::default(),
             had_entries: false,
@@ -124,13 +124,18 @@ impl<'a> Visit<'a> {
     }
 
     pub(super) fn set_known(&mut self, known: KnownEntries) {
+        self.is_known = true;
         self.had_entries = known.files.iter().any(|(_, file)| !file.missing)
             || known.folders.iter().any(|(_, folder)| !folder.removed);
         self.unseen_files = Unseen::new(known.files);
         self.unseen_folders = Unseen::new(known.folders);
     }
 
+    /// Reads the rows of the entries, unless they were read.
     fn read_known(&mut self) -> Result<(), VisitError> {
+        if self.is_known {
+            return Ok(());
+        }
         let known = self.walk.store.catalog().known_entries(&self.listing.folder, self.walk.has_unusual);
         self.set_known(known.map_err(VisitError::Store)?);
         Ok(())
@@ -138,10 +143,9 @@ impl<'a> Visit<'a> {
 
     /// Visits all entries. `recorded` is the digest of the last listing, if the folder is on the same filesystem.
     pub(super) fn visit_entries(&mut self, recorded: Option<ListingDigest>) -> Result<(), VisitError> {
-        // Whether a link is followed depends on more than the folder.
-        let has_digest = !self.walk.root.follow_links;
-        self.recorded = recorded.filter(|_| has_digest);
-        if self.recorded.is_none() {
+        // Whether a link is followed depends on more than the folder, and on the rows of its entries.
+        let follows_links = self.walk.root.follow_links;
+        if follows_links {
             self.read_known()?;
         }
         let mut visit_error = None;
@@ -164,28 +168,22 @@ impl<'a> Visit<'a> {
             return Err(error);
         }
         read.map_err(VisitError::Unreadable)?;
-        if self.visited.is_some() {
+        let has_more_parts = self.visited.is_some();
+        if has_more_parts {
             return self.visit_part(&mut names);
         }
         self.examine(&mut names)?;
-        if has_digest {
-            let digest = digest::of(&self.listing, &self.skipped, &self.examined);
-            match self.recorded.take() {
-                Some(recorded) if recorded == digest => self.keep_files()?,
-                Some(_) => self.read_known()?,
-                None => {}
-            }
-            self.listing.digest = Some(digest);
+        let digest = digest::of(&self.listing, &self.skipped, &self.examined).filter(|_| !follows_links);
+        if digest.is_some() && digest == recorded {
+            self.keep_files()?;
         }
+        self.listing.digest = digest;
         self.compare()
     }
 
     /// Visits some entries of a folder that has more.
     fn visit_part(&mut self, names: &mut Vec<(OsString, EntryKind)>) -> Result<(), VisitError> {
         self.visited.get_or_insert_default().retain_first(names);
-        if self.recorded.take().is_some() {
-            self.read_known()?;
-        }
         self.examine(names)?;
         self.compare()
     }
@@ -206,7 +204,7 @@ impl<'a> Visit<'a> {
     /// are needed to walk them.
     fn keep_files(&mut self) -> Result<(), VisitError> {
         let walk = self.walk;
-        self.is_unchanged = true;
+        (self.is_unchanged, self.is_known) = (true, true);
         for entry in &self.examined {
             if let Entry::File { stat, is_excluded: false, .. } = entry {
                 walk.count(stat);
@@ -222,6 +220,7 @@ impl<'a> Visit<'a> {
 
     /// Compares the examined entries with the catalog.
     fn compare(&mut self) -> Result<(), VisitError> {
+        self.read_known()?;
         for entry in std::mem::take(&mut self.examined) {
             match entry {
                 Entry::File { name, stat, is_excluded } => self.compare_file(name, stat, is_excluded),
@@ -360,8 +359,10 @@ impl<'a> Visit<'a> {
         let path = self.path_of(&name);
         let only_known = self.walk.only_known;
         if self.walk.nested_roots.contains(&path) {
-            // A nested root has no rows here. It is compared by its own walk.
-            self.listing.foreign_folders.push(name);
+            // A nested root is compared by its own walk. Its rows here are from before it was a root.
+            if known.is_some() || self.walk.has_unplaced {
+                self.listing.foreign_folders.push(name);
+            }
             return;
         }
         let stays_excluded = only_known && known.is_some_and(|known| known.excluded);
@@ -425,6 +426,7 @@ impl<'a> Visit<'a> {
         next.filesystem = self.listing.filesystem;
         next.mount_point = self.listing.mount_point;
         next.via_link = self.listing.via_link;
+        next.known_digest = self.listing.known_digest;
         let mut listing = std::mem::replace(&mut self.listing, next);
         if status != ListingStatus::Whole {
             listing.digest = None;

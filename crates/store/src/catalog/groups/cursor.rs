@@ -1,7 +1,7 @@
 //! Keys of groups, and cursors as text.
 //!
-//! Owns their forms, which are a contract with the Python control plane: it reads cursors that Gristmill has written, and
-//! the other way round. A cursor is base64url of a JSON object with the values by which the group is sorted.
+//! Owns their forms, which are a contract with the Python control plane: it reads cursors that Gristmill has written,
+//! and the other way round. A cursor is base64url of a JSON object with the values by which the group is sorted.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,7 +11,7 @@ use base64::alphabet;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use serde_json::{Map, Value};
 
-use super::order::{KeyColumn, KeyValue};
+use super::order::{KeyColumn, KeyKind, KeyValue};
 use super::{GroupSummary, SortBy};
 use crate::catalog::Algorithm;
 use crate::error::{Error, Result};
@@ -46,6 +46,7 @@ impl GroupKey {
     }
 }
 
+/// As `EMPTY_HASH` of the schema.
 const EMPTY_HASH: [u8; 32] = [
     0xaf, 0x13, 0x49, 0xb9, 0xf5, 0xf9, 0xa1, 0xa6, 0xa0, 0x40, 0x4d, 0xea, 0x36, 0xdc, 0xc9, 0x49, 0x9b, 0xcb, 0x25,
     0xc9, 0xad, 0xc1, 0x12, 0xb7, 0xcc, 0x9a, 0x93, 0xca, 0xe4, 0x1f, 0x32, 0x62,
@@ -119,14 +120,14 @@ impl GroupCursor {
 /// Requires exactly the keys of the order.
 fn decode(sort: SortBy, text: &str) -> Option<GroupCursor> {
     let Value::Object(mut fields) = serde_json::from_slice(&BASE64.decode(text).ok()?).ok()? else { return None };
-    let algorithm = Algorithm::parse(fields.get("hash_algorithm")?.as_str()?)?;
+    let algorithm = Algorithm::parse(&fields.get("hash_algorithm")?.as_str()?.to_ascii_lowercase())?;
     let mut value = |column: &KeyColumn| {
-        Some(match column.value_of_column() {
-            KeyValue::Number(_) => {
-                KeyValue::Number(fields.remove(column.name)?.as_i64().filter(|number| *number >= 0)?)
-            }
-            KeyValue::Text(_) => KeyValue::Text(fields.remove(column.name)?.as_str()?.to_owned()),
-            KeyValue::Hash(_) => KeyValue::Hash(parse_hash(algorithm, fields.remove(HASH_KEY)?.as_str()?)?),
+        let value = fields.remove(if matches!(column.kind, KeyKind::Hash) { HASH_KEY } else { column.name })?;
+        Some(match column.kind {
+            KeyKind::Number(_) => KeyValue::Number(value.as_i64().filter(|number| *number >= 0)?),
+            KeyKind::Path => KeyValue::Text(value.as_str()?.to_owned()),
+            KeyKind::Algorithm => KeyValue::Text(algorithm.as_str().to_owned()),
+            KeyKind::Hash => KeyValue::Hash(parse_hash(algorithm, value.as_str()?)?),
         })
     };
     let values = sort.columns().iter().map(&mut value).collect::<Option<Vec<_>>>()?;

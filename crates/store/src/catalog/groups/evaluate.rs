@@ -7,7 +7,7 @@ use super::cursor::GroupKey;
 use super::{GroupFile, GroupSummary, Member};
 use crate::catalog::hashes::{self, SHARED_HASHES_SQL};
 use crate::catalog::links::{self, unstable_filesystems};
-use crate::catalog::{LinkKind, Stat};
+use crate::catalog::{Algorithm, LinkKind, Stat};
 use crate::paths;
 use crate::rows::column;
 use crate::sqlite::{Connection, SqlResult};
@@ -84,7 +84,8 @@ impl<'a> Evaluator<'a> {
                 }
                 // A single file is not a group.
                 batch.pop_if(|last| last.ids.len() < 2);
-                let algorithm = column(row, "hash_algorithm")?;
+                // Other programs may write what this version does not know.
+                let Some(algorithm) = Algorithm::parse(algorithm) else { continue };
                 batch.push(HashRows { key: GroupKey { algorithm, hash: hash.to_vec() }, ids: vec![id] });
             }
             files += 1;
@@ -153,12 +154,9 @@ impl<'a> Evaluator<'a> {
 
     /// Returns the files of a group, by absolute path; names of one file are adjacent.
     pub(super) fn members(&self, key: &GroupKey) -> SqlResult<Vec<GroupMember>> {
-        let sql = files_of(
-            key,
-            "f.id, f.library_id, f.relative_path, f.size_bytes, f.mtime_ns, f.ctime_ns, f.inode,
-            f.device, f.allocated_bytes, f.link_kind",
-            "",
-        );
+        let columns = "f.id, f.library_id, f.relative_path, f.size_bytes, f.mtime_ns, f.ctime_ns, f.inode, f.device,
+            f.allocated_bytes, f.link_kind";
+        let sql = format!("SELECT {columns} FROM {} ORDER BY f.id", files_of(key));
         let mut statement = self.conn.prepare_cached(&sql)?;
         let mut rows = statement.query((key.algorithm.as_str(), &key.hash))?;
         let mut members = Vec::new();
@@ -200,30 +198,35 @@ impl<'a> Evaluator<'a> {
     }
 }
 
-/// Returns the query for the files of a group by row id. ?1 and ?2 are its algorithm and hash.
-fn files_of(key: &GroupKey, columns: &str, join_and_range: &str) -> String {
-    let (join, range) = join_and_range.split_once(';').unwrap_or((join_and_range, ""));
-    let (index, condition) = match *key == GroupKey::of_empty_files() {
-        true => (
-            "ix_library_files_empty",
-            "f.size_bytes = 0 AND f.is_missing = 0 AND f.excluded_at IS NULL AND ?1 IS NOT NULL AND ?2 IS NOT NULL",
-        ),
-        false => (
-            "ix_library_files_dedup_group",
-            "f.is_missing = 0 AND f.needs_hash = 0 AND f.hash_algorithm = ?1 AND f.content_hash = ?2
-                AND f.size_bytes > 0",
-        ),
-    };
-    format!("SELECT {columns} FROM library_files f INDEXED BY {index} {join} WHERE {condition} {range} ORDER BY f.id")
+/// Returns the files of a group as the source of a query, with its condition. ?1 and ?2 are the algorithm and the hash.
+/// The index has the files in row order.
+fn files_of(key: &GroupKey) -> &'static str {
+    match *key == GroupKey::of_empty_files() {
+        true => {
+            "library_files f INDEXED BY ix_library_files_empty
+            WHERE f.size_bytes = 0 AND f.is_missing = 0 AND f.excluded_at IS NULL AND ?1 IS NOT NULL AND ?2 IS NOT NULL"
+        }
+        false => {
+            "library_files f INDEXED BY ix_library_files_dedup_group
+            WHERE f.is_missing = 0 AND f.needs_hash = 0 AND f.hash_algorithm = ?1 AND f.content_hash = ?2
+                AND f.size_bytes > 0"
+        }
+    }
+}
+
+/// Returns the query for the files of a group after the row id ?3.
+fn page_of_files(key: &GroupKey) -> String {
+    format!(
+        "SELECT f.id, f.library_id, f.relative_path, f.size_bytes, f.mtime_ns, f.ctime_ns, f.inode, f.device,
+            f.allocated_bytes, f.link_kind, f.hashed_at, (SELECT name FROM library_roots WHERE id = f.library_id)
+        FROM {} AND f.id > ?3 ORDER BY f.id LIMIT ?4",
+        files_of(key)
+    )
 }
 
 /// Returns up to `limit` + 1 files of a group after a row id.
 pub(super) fn files_after(conn: &Connection, key: &GroupKey, after: i64, limit: usize) -> SqlResult<Vec<GroupFile>> {
-    let columns = "f.id, f.library_id, f.relative_path, f.size_bytes, f.mtime_ns, f.ctime_ns, f.inode, f.device,
-        f.allocated_bytes, f.link_kind, f.hashed_at, r.name";
-    let sql = files_of(key, columns, "JOIN library_roots r ON r.id = f.library_id;AND f.id > ?3");
-    let sql = format!("{sql} LIMIT ?4");
-    let mut statement = conn.prepare_cached(&sql)?;
+    let mut statement = conn.prepare_cached(&page_of_files(key))?;
     let values = (key.algorithm.as_str(), &key.hash, after, crate::limit_plus_one(limit));
     let files = statement.query_map(values, |row| {
         Ok(GroupFile {
@@ -304,7 +307,7 @@ fn number(value: i64) -> u64 {
 pub(super) fn key_of(conn: &Connection, root: i64, folder: &str, path: &str) -> SqlResult<Option<GroupKey>> {
     let columns = "size_bytes, hash_algorithm, content_hash";
     let state =
-        "is_missing = 0 AND needs_hash = 0 AND excluded_at IS NULL AND (size_bytes = 0 OR content_hash IS NOT NULL)";
+        "is_missing = 0 AND excluded_at IS NULL AND (size_bytes = 0 OR (needs_hash = 0 AND content_hash IS NOT NULL))";
     let sql = format!(
         "SELECT {columns} FROM library_files WHERE relative_path = ?3 AND {state}
             AND folder_id = (SELECT id FROM folders WHERE library_id = ?1 AND relative_path = ?2)
@@ -318,4 +321,34 @@ pub(super) fn key_of(conn: &Connection, root: i64, folder: &str, path: &str) -> 
         Some(row) if row.get::<_, i64>(0)? == 0 => Some(GroupKey::of_empty_files()),
         Some(row) => Some(GroupKey { algorithm: column(row, "hash_algorithm")?, hash: row.get(2)? }),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Store;
+
+    #[test]
+    fn page_of_files_follows_an_index_in_row_order() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(folder.path().join("t.db")).unwrap();
+        let hashed = GroupKey { algorithm: Algorithm::Sha256, hash: vec![1; 32] };
+        for (key, index) in
+            [(hashed, "ix_library_files_dedup_group"), (GroupKey::of_empty_files(), "ix_library_files_empty")]
+        {
+            let sql = format!("EXPLAIN QUERY PLAN {}", page_of_files(&key));
+            let plan = store.read(|db| {
+                db.with_conn(|conn| {
+                    let mut statement = conn.prepare(&sql)?;
+                    let rows = statement.raw_query().mapped(|row| row.get::<_, String>(3));
+                    Ok(rows.collect::<SqlResult<Vec<_>>>()?.join("; "))
+                })
+            });
+            let plan = plan.unwrap();
+            // The column `id` is the row id.
+            let begins_at_row = ["id>?)", "rowid>?)"].iter().any(|range| plan.contains(range));
+            let follows_index = plan.contains(&format!("SEARCH f USING INDEX {index}")) && begins_at_row;
+            assert!(follows_index && !plan.contains("TEMP B-TREE"), "{plan}");
+        }
+    }
 }

@@ -120,6 +120,8 @@ pub(super) struct Copies<'a> {
     pub(super) members: Vec<&'a GroupMember>,
     /// Whether a copy in a reference folder is kept, so that all of these are reclaimable.
     pub(super) kept_elsewhere: bool,
+    /// Number of roots with one of them, or with the copy that is kept.
+    pub(super) roots: usize,
 }
 
 /// Splits the files of a group into the copies that match the query; none if no file matches its filter.
@@ -131,7 +133,7 @@ pub(super) fn copies<'a>(query: &GroupQuery, members: &'a [GroupMember]) -> Vec<
     }
     let sets = if query.match_names { by_name(members) } else { vec![members] };
     let apart = sets.into_iter().filter_map(|members| match query.reference.is_empty() {
-        true => Some(Copies { members, kept_elsewhere: false }),
+        true => Some(Copies { roots: roots(&members), members, kept_elsewhere: false }),
         false => outside_reference(query, members),
     });
     apart.collect()
@@ -151,7 +153,12 @@ fn outside_reference<'a>(query: &GroupQuery, members: Vec<&'a GroupMember>) -> O
         let path = found.absolute_path();
         query.reference.iter().any(|folder| path.starts_with(folder))
     };
+    let roots = roots(&members);
     let inside: HashSet<i64> = members.iter().filter(|found| is_inside(found)).map(|found| found.file).collect();
     let outside: Vec<_> = members.into_iter().filter(|found| !inside.contains(&found.file)).collect();
-    (!inside.is_empty() && !outside.is_empty()).then_some(Copies { members: outside, kept_elsewhere: true })
+    (!inside.is_empty() && !outside.is_empty()).then_some(Copies { members: outside, kept_elsewhere: true, roots })
+}
+
+fn roots(members: &[&GroupMember]) -> usize {
+    members.iter().map(|found| found.member.root).collect::<HashSet<i64>>().len()
 }

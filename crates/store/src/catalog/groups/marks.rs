@@ -2,6 +2,7 @@
 //!
 //! Owns the cache of marks: computing them reads the whole index once.
 
+use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::cursor::GroupCursor;
@@ -34,7 +35,7 @@ impl MarksCache {
         let entries = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let is_same = |(known, marks): &&(String, GroupMarks)| *known == key && marks.state.version == state.version;
         // A filter by files sees changes of files before they are evaluated.
-        let may_keep = state.is_current || !query.reads_files();
+        let may_keep = state.is_current || !(query.reads_files() || query.in_root.is_some());
         if let Some((_, marks)) = entries().iter().find(is_same).filter(|_| may_keep) {
             return Ok(GroupMarks { state, ..marks.clone() });
         }
@@ -44,7 +45,7 @@ impl MarksCache {
             if total.is_multiple_of(every as u64) {
                 cursors.push(GroupCursor::after(query.sort, &group).encode(query.sort));
             }
-            true
+            Ok(ControlFlow::Continue(()))
         })?;
         let marks = GroupMarks { total, cursors: Arc::new(cursors), state };
         if may_keep {

@@ -14,11 +14,12 @@ use crate::sqlite::{Row, SqlResult, ToSql, ToSqlOutput};
 pub(super) struct KeyColumn {
     pub(super) name: &'static str,
     descending: bool,
-    kind: KeyKind,
+    pub(super) kind: KeyKind,
 }
 
+/// Type of a column, and where its value is in a group.
 #[derive(Clone, Copy)]
-enum KeyKind {
+pub(super) enum KeyKind {
     Number(fn(&GroupSummary) -> u64),
     Path,
     Algorithm,
@@ -44,15 +45,6 @@ impl KeyColumn {
             KeyKind::Path => KeyValue::Text(group.first_path.clone()),
             KeyKind::Algorithm => KeyValue::Text(group.key.algorithm.as_str().to_owned()),
             KeyKind::Hash => KeyValue::Hash(group.key.hash.clone()),
-        }
-    }
-
-    /// Returns an empty value of the column's type.
-    pub(super) fn value_of_column(&self) -> KeyValue {
-        match self.kind {
-            KeyKind::Number(_) => KeyValue::Number(0),
-            KeyKind::Path | KeyKind::Algorithm => KeyValue::Text(String::new()),
-            KeyKind::Hash => KeyValue::Hash(Vec::new()),
         }
     }
 }

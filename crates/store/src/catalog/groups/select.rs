@@ -6,6 +6,7 @@
 
 use std::cmp::Reverse;
 use std::collections::HashSet;
+use std::ops::ControlFlow;
 
 use super::cursor::GroupCursor;
 use super::evaluate::{Evaluator, GroupMember, summarize};
@@ -13,13 +14,13 @@ use super::{Group, GroupQuery, GroupSummary, Groups, Ignored, SortBy, filter, or
 use crate::Page;
 use crate::sqlite::{Connection, SqlResult, ToSql};
 
-/// Calls `visit` with the groups of the table that match, in order, until it returns false. A group of which no file
+/// Calls `visit` with the groups of the table that match, in order, until it breaks. A group of which no file
 /// matches is skipped; files that do not count are not left out.
 pub(super) fn for_each(
     conn: &Connection,
     query: &GroupQuery,
     after: Option<&GroupCursor>,
-    mut visit: impl FnMut(GroupSummary) -> bool,
+    mut visit: impl FnMut(GroupSummary) -> SqlResult<ControlFlow<()>>,
 ) -> SqlResult<()> {
     let evaluator = if query.reads_files() { Some(Evaluator::new(conn)?) } else { None };
     let condition = order::condition(query);
@@ -36,7 +37,7 @@ pub(super) fn for_each(
             {
                 continue;
             }
-            if !visit(group) {
+            if visit(group)?.is_break() {
                 return Ok(());
             }
         }
@@ -53,7 +54,7 @@ pub(super) fn page(
     let mut groups = Vec::new();
     for_each(conn, query, after, |group| {
         groups.push(group);
-        groups.len() <= query.limit
+        Ok(if groups.len() <= query.limit { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
     })?;
     Ok(Page::from_rows(groups, query.limit, |group| GroupCursor::after(query.sort, group).encode(query.sort)))
 }
@@ -73,7 +74,7 @@ pub(super) fn whole(conn: &Connection, query: &GroupQuery) -> SqlResult<Groups> 
         if position > query.offset && position <= end {
             page.push(group);
         }
-        known.is_none() || position < end
+        Ok(if known.is_none() || position < end { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
     })?;
     if let Some(known) = known {
         groups = known;
@@ -91,8 +92,7 @@ pub(super) fn whole(conn: &Connection, query: &GroupQuery) -> SqlResult<Groups> 
 
 /// Returns the totals, if they are known without visiting all groups.
 fn known_totals(conn: &Connection, query: &GroupQuery) -> SqlResult<Option<Groups>> {
-    let is_default =
-        query.min_count.max(1) == 2 && query.min_size == 1 && !query.across_roots && query.in_root.is_none();
+    let is_default = query.min_count == 2 && query.min_size == 1 && !query.across_roots && query.in_root.is_none();
     if !is_default || query.reads_files() || query.ignored == Ignored::Only {
         return Ok(None);
     }
@@ -124,31 +124,21 @@ struct ChangedGroup {
 fn changed(conn: &Connection, query: &GroupQuery) -> SqlResult<Groups> {
     let evaluator = Evaluator::new(conn)?;
     let mut found = Vec::new();
-    let mut error = None;
     for_each(conn, query, None, |group| {
-        let members = match evaluator.members(&group.key) {
-            Ok(members) => members,
-            Err(failed) => {
-                error = Some(failed);
-                return false;
-            }
-        };
+        let members = evaluator.members(&group.key)?;
         for copies in filter::copies(query, &members) {
             let kept = u64::from(copies.kept_elsewhere);
             let summary = summarize(&group.key, &copies.members, copies.kept_elsewhere);
             let matches = |summary: &GroupSummary| {
-                summary.copies + kept >= query.min_count.max(2) && (!query.across_roots || summary.roots > 1)
+                summary.copies + kept >= query.min_count && (!query.across_roots || copies.roots > 1)
             };
             if let Some(summary) = summary.filter(matches) {
                 let ids = copies.members.iter().map(|found| found.member.id).collect();
                 found.push(ChangedGroup { summary: GroupSummary { ignored: group.ignored, ..summary }, ids });
             }
         }
-        true
+        Ok(ControlFlow::Continue(()))
     })?;
-    if let Some(error) = error {
-        return Err(error);
-    }
     sort(&mut found, query.sort);
     let mut groups = Groups::default();
     found.iter().for_each(|group| add(&mut groups, &group.summary));

@@ -1,16 +1,16 @@
 //! The table of groups, and how it follows the files.
 //!
 //! Owns `duplicate_groups`, its state and the list of changed groups. Triggers note the groups whose files change,
-//! whichever program changes them; a refresh evaluates those groups again. In a first scan every file would be noted, so
-//! a large batch marks the whole table for a rebuild instead, and runs without triggers from then on.
+//! whichever program changes them; a refresh evaluates those groups again. In a first scan every file would be noted,
+//! so a large batch marks the whole table for a rebuild instead, and runs without triggers from then on.
 
 use super::GroupSummary;
 use super::cursor::GroupKey;
 use super::evaluate::Evaluator;
-use crate::catalog::signed;
+use crate::catalog::{Algorithm, signed};
 use crate::error::Result;
 use crate::rows::column;
-use crate::sqlite::schema::{self, GROUP_TRIGGER_PREFIX};
+use crate::sqlite::schema::{self, TRIGGER_NAMES};
 use crate::sqlite::{Connection, Db, Params, SqlResult, params};
 use crate::time::UtcTime;
 
@@ -134,17 +134,21 @@ fn rebuild(db: &Db<'_>) -> Result<(u64, Totals)> {
 }
 
 fn evaluate_changed(db: &Db<'_>) -> Result<(u64, Totals)> {
-    let keys: Vec<GroupKey> = db.rows("SELECT hash_algorithm, content_hash FROM changed_groups", [], |row| {
-        Ok(GroupKey { algorithm: column(row, "hash_algorithm")?, hash: row.get(1)? })
-    })?;
+    // Other programs may write algorithms that this version does not know.
+    let keys: Vec<Option<GroupKey>> =
+        db.rows("SELECT hash_algorithm, content_hash FROM changed_groups", [], |row| {
+            let (algorithm, hash) = (Algorithm::parse(row.get_ref(0)?.as_str()?), row.get(1)?);
+            Ok(algorithm.map(|algorithm| GroupKey { algorithm, hash }))
+        })?;
+    let keys: Vec<GroupKey> = keys.into_iter().flatten().collect();
     db.with_conn(|conn| {
         let mut totals = totals(conn)?;
         let evaluator = Evaluator::new(conn)?;
+        let sql = "DELETE FROM duplicate_groups WHERE hash_algorithm = ?1 AND content_hash = ?2
+            RETURNING size_bytes, copies, file_count, reclaimable_bytes, redundant_bytes";
+        let mut delete = conn.prepare_cached(sql)?;
         for key in &keys {
-            let sql = "DELETE FROM duplicate_groups WHERE hash_algorithm = ?1 AND content_hash = ?2
-                RETURNING size_bytes, copies, file_count, reclaimable_bytes, redundant_bytes";
-            let mut statement = conn.prepare_cached(sql)?;
-            let before = statement.query_map((key.algorithm.as_str(), &key.hash), |row| {
+            let before = delete.query_map((key.algorithm.as_str(), &key.hash), |row| {
                 let (size, copies, files) = (row.get(0)?, row.get(1)?, row.get(2)?);
                 Ok(GroupNumbers { size, copies, files, reclaimable: row.get(3)?, redundant: row.get(4)? })
             })?;
@@ -218,9 +222,9 @@ pub(in crate::catalog) fn mark_all_changed(db: &Db<'_>) -> Result<()> {
     db.execute("DELETE FROM changed_groups", []).map(drop)
 }
 
-/// Turns off triggers for a batch, if all groups are going to be evaluated again. The other trigger of the table refuses
-/// rows without a folder, which no batch writes. Triggers of other programs stay on. Without any, SQLite inserts several
-/// rows with one statement in half of the time.
+/// Turns off triggers for a batch, if all groups are going to be evaluated again. No batch relies on the other triggers
+/// of Gristmill. If another program has added one, all stay on. Without any, SQLite inserts several rows with one
+/// statement in half of the time.
 pub(in crate::catalog) struct DirectWrites<'a>(Option<&'a Db<'a>>);
 
 impl<'a> DirectWrites<'a> {
@@ -231,11 +235,8 @@ impl<'a> DirectWrites<'a> {
         }
         let sql = format!(
             "SELECT needs_rebuild AND NOT EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'trigger'
-                AND name NOT IN ('library_files_one_row_per_path', 'library_roots_moved',
-                    'library_files_listing_changed', 'library_files_listing_deleted')
-                AND substr(name, 1, {length}) <> '{GROUP_TRIGGER_PREFIX}')
-            FROM duplicate_group_state",
-            length = GROUP_TRIGGER_PREFIX.len()
+                AND name NOT IN ({TRIGGER_NAMES}))
+            FROM duplicate_group_state"
         );
         let is_direct = rows > MIN_DIRECT_ROWS && db.number(&sql, [])? > 0;
         if is_direct {

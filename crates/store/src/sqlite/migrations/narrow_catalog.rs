@@ -15,10 +15,13 @@ use crate::sqlite::schema;
 /// Earlier versions hashed files up to 64 KiB as a whole and kept each hash. Now `edges` identifies their content, and
 /// a hash is kept only if several files share it.
 const KEEP_SAMPLES: &str = "
-    UPDATE library_files SET edges = hash_prefix(coalesce(content_hash, read_hash))
-        WHERE edges IS NULL AND size_bytes BETWEEN 1 AND 65536
-            AND length(coalesce(content_hash, read_hash)) = 32
-            AND CASE WHEN content_hash IS NULL THEN read_algorithm ELSE hash_algorithm END = 'blake3';
+    UPDATE library_files SET edges = hash_prefix(read_hash)
+        WHERE edges IS NULL AND size_bytes BETWEEN 1 AND 65536 AND content_hash IS NULL
+            AND read_algorithm = 'blake3' AND length(read_hash) = 32;
+    UPDATE library_files SET edges = hash_prefix(content_hash)
+        WHERE edges IS NULL AND size_bytes BETWEEN 1 AND 65536 AND hash_algorithm = 'blake3'
+            AND length(content_hash) = 32 AND needs_hash = 0 AND hashed_size_bytes IS size_bytes
+            AND hashed_mtime_ns IS mtime_ns;
     UPDATE library_files SET read_algorithm = NULL, read_hash = NULL
         WHERE edges IS NOT NULL AND size_bytes BETWEEN 1 AND 65536 AND read_hash IS NOT NULL;
     UPDATE library_files SET allocated_bytes = NULL
@@ -58,10 +61,11 @@ fn rebuild(db: &Db<'_>) -> Result<()> {
     let others: Vec<String> = db.rows(others, [], |row| row.get(0))?;
     let create = schema::SHARED_TABLES.iter().find(|table| table.name == "library_files").map(|table| table.create);
     db.batch(&create.unwrap_or_default().replacen("library_files", "new_library_files", 1))?;
+    add_foreign_columns(db)?;
     let columns: Vec<String> =
-        db.rows("SELECT name FROM pragma_table_info('new_library_files')", [], |row| row.get(0))?;
+        db.rows("SELECT '\"' || name || '\"' FROM pragma_table_info('new_library_files')", [], |row| row.get(0))?;
     let into = columns.join(", ");
-    let from = into.replace("updated_at", "nullif(updated_at, created_at)");
+    let from = into.replace("\"updated_at\"", "nullif(updated_at, created_at)");
     db.batch(&format!(
         "INSERT INTO new_library_files ({into}) SELECT {from} FROM library_files ORDER BY id;
         DROP TABLE library_files;
@@ -69,4 +73,14 @@ fn rebuild(db: &Db<'_>) -> Result<()> {
     ))?;
     others.iter().try_for_each(|sql| db.batch(sql))?;
     db.batch(schema::SHARED_INDEXES)
+}
+
+/// Adds the columns that another program has added to the table.
+fn add_foreign_columns(db: &Db<'_>) -> Result<()> {
+    let sql = "SELECT 'ALTER TABLE new_library_files ADD COLUMN \"' || name || '\" ' || type
+            || iif(\"notnull\", ' NOT NULL', '') || iif(dflt_value IS NULL, '', ' DEFAULT ' || dflt_value)
+        FROM pragma_table_info('library_files')
+        WHERE name NOT IN (SELECT name FROM pragma_table_info('new_library_files'))";
+    let statements: Vec<String> = db.rows(sql, [], |row| row.get(0))?;
+    statements.iter().try_for_each(|sql| db.batch(sql))
 }

@@ -197,19 +197,22 @@ pub(crate) const DROP_GROUP_INDEXES: &str = "
     DROP INDEX IF EXISTS ix_duplicate_groups_path;
 ";
 
-/// Index of empty files, which are one group without a hash.
+/// Index of empty files, which are one group without a hash, in row order.
 pub(crate) const EMPTY_FILES: &str = "
-    CREATE INDEX IF NOT EXISTS ix_library_files_empty ON library_files (library_id) WHERE size_bytes = 0;
+    CREATE INDEX IF NOT EXISTS ix_library_files_empty ON library_files (is_missing) WHERE size_bytes = 0;
 ";
 
 /// BLAKE3 hash of empty input, as an SQL literal. Empty files are not read, so their rows have no hash.
 pub(crate) const EMPTY_HASH: &str = "x'af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262'";
 
-/// Prefix of the names of the triggers that note changed groups.
-pub(crate) const GROUP_TRIGGER_PREFIX: &str = "library_files_group_";
+/// Names of all triggers, as a list for SQL.
+pub(crate) const TRIGGER_NAMES: &str = "'library_files_one_row_per_path', 'library_files_group_inserted',
+    'library_files_group_deleted', 'library_files_group_updated', 'library_roots_moved', 'folders_filesystem_changed',
+    'library_files_listing_changed', 'library_files_listing_deleted'";
 
 /// Returns the triggers that note changed groups. A conflict clause in a trigger is replaced by that of the statement
-/// that fires it, so an existing row is tested for. A changed folder path of a root changes the first path of groups.
+/// that fires it, so an existing row is tested for. A changed path of a root changes the first path of groups. The
+/// filesystem of a folder decides which names are one file.
 pub(crate) fn group_triggers() -> String {
     let is_in_group = |row: &str| format!("({row}.content_hash IS NOT NULL OR {row}.size_bytes = 0)");
     let is_built = "EXISTS (SELECT 1 FROM duplicate_group_state WHERE needs_rebuild = 0)";
@@ -226,7 +229,7 @@ pub(crate) fn group_triggers() -> String {
     let trigger = |name: &str, event: &str, condition: &str, rows: &[&str]| {
         let body: String = rows.iter().map(|row| note(row)).collect();
         format!(
-            "CREATE TRIGGER IF NOT EXISTS {GROUP_TRIGGER_PREFIX}{name} AFTER {event} ON library_files
+            "CREATE TRIGGER IF NOT EXISTS library_files_group_{name} AFTER {event} ON library_files
             WHEN {condition} AND {is_built} BEGIN {body} END;"
         )
     };
@@ -242,24 +245,27 @@ pub(crate) fn group_triggers() -> String {
             &["OLD", "NEW"],
         ),
         "CREATE TRIGGER IF NOT EXISTS library_roots_moved AFTER UPDATE OF root_path ON library_roots
+            BEGIN UPDATE duplicate_group_state SET needs_rebuild = 1; END;
+        CREATE TRIGGER IF NOT EXISTS folders_filesystem_changed AFTER UPDATE OF filesystem_id ON folders
+            WHEN OLD.filesystem_id IS NOT NEW.filesystem_id
             BEGIN UPDATE duplicate_group_state SET needs_rebuild = 1; END;"
             .to_owned(),
     ]
     .concat()
 }
 
-/// Clears the digest of a folder when another program changes or deletes the row of a file in it.
+/// Replaces the digest of a folder by a random value, which no listing has, when a row of a file in it changes or is
+/// deleted, whichever program does that.
 pub(crate) const LISTING_TRIGGERS: &str = "
     CREATE TRIGGER IF NOT EXISTS library_files_listing_changed AFTER UPDATE OF library_id, relative_path, size_bytes,
         mtime_ns, inode, device, is_missing, folder_id, ctime_ns, link_kind, allocated_bytes, excluded_at, hash_racy
     ON library_files
     BEGIN
-        UPDATE folders SET listing_digest = NULL
-        WHERE id IN (OLD.folder_id, NEW.folder_id) AND listing_digest IS NOT NULL;
+        UPDATE folders SET listing_digest = randomblob(16) WHERE id IN (OLD.folder_id, NEW.folder_id);
     END;
     CREATE TRIGGER IF NOT EXISTS library_files_listing_deleted AFTER DELETE ON library_files
     BEGIN
-        UPDATE folders SET listing_digest = NULL WHERE id = OLD.folder_id AND listing_digest IS NOT NULL;
+        UPDATE folders SET listing_digest = randomblob(16) WHERE id = OLD.folder_id;
     END;
 ";
 
@@ -279,7 +285,7 @@ pub(crate) const BROKEN_LINKS: &str = "
 /// Columns for lists of folders and links, and for scans that cover a part of a root.
 pub(crate) const LIST_COLUMNS: &[(&str, &[(&str, &str)])] = &[
     // 1: reached through a symbolic link; 0: not; NULL: walked by a version that did not look for broken links.
-    // listing_digest: digest of everything that the last listing found; NULL if rows have changed since.
+    // listing_digest: digest of everything that the last listing found; a random value if rows have changed since.
     ("folders", &[("via_link", "INTEGER"), ("listing_digest", "BLOB")]),
     // 1: only known files; 2: only named files; NULL: the whole root.
     ("scan_sessions", &[("scope", "INTEGER")]),
