@@ -183,7 +183,7 @@ impl Search<'_> {
             index.get(&key).into_iter().flatten().filter_map(|at| alike.get(*at)).collect()
         };
         let mut found = Vec::new();
-        let (mut own_names, mut root, mut in_catalog) = (Vec::new(), None, false);
+        let (mut own_names, mut in_catalog) = (Vec::new(), false);
         for row in rows(&self.by_inode, subject.stat.inode).into_iter().filter(|row| row.stat.inode != 0) {
             let path = self.disk.path(row);
             let is_itself = path == subject.path || path == subject.asked;
@@ -196,7 +196,7 @@ impl Search<'_> {
                 subject.learn(row);
             }
             if is_itself {
-                (root, in_catalog) = (self.disk.root_path(row), is_valid);
+                in_catalog = is_valid;
             } else {
                 found.push(self.found(row, CopyState::SameFile, None));
             }
@@ -228,6 +228,7 @@ impl Search<'_> {
         }
         found.sort_by(|a, b| (a.state, &a.location).cmp(&(b.state, &b.location)));
         let copies = found.iter().filter(|file| file.state == CopyState::Copy).count() as u64;
+        let root = self.disk.root_of(&subject.asked).or_else(|| self.disk.root_of(&subject.path));
         let target = subject.is_link.then_some(subject.path);
         let location = Location::new(subject.asked, root);
         Ok(FileCopies { location, target, size: subject.stat.size, in_catalog, copies, files: found, complete })

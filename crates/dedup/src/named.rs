@@ -60,9 +60,8 @@ impl NamedFiles {
         self.folders.values().map(|names| names.len() as u64).sum::<u64>() + self.refused.len() as u64
     }
 
-    /// Returns the folders of the files that are in none of `roots`, without those inside another one of them. A folder
-    /// in which no name leads to a regular file is left out, and its names are refused: a misspelled name registers no
-    /// folder.
+    /// Returns the folders of the files that are in none of `roots`, without those inside another one of them, and
+    /// refuses the names in folders where none leads to a regular file: a misspelled name registers no folder.
     pub fn folders_outside(&mut self, roots: &[PathBuf]) -> Vec<PathBuf> {
         let mut inside: BTreeSet<PathBuf> = roots.iter().cloned().collect();
         let mut outside = Vec::new();

@@ -52,18 +52,23 @@ pub(crate) fn is_empty(folder: &Folder) -> bool {
     listed.is_ok() && empty
 }
 
+/// Returns the innermost root that contains a path.
+pub fn innermost<'a>(roots: &'a [Root], path: &Path) -> Option<&'a Root> {
+    let around = roots.iter().filter(|root| path.starts_with(&root.path));
+    around.max_by_key(|root| root.path.as_os_str().len())
+}
+
 /// Whether the catalog has a file at a path, whose folder must exist.
 pub fn has_file(store: &Store, path: &Path) -> Result<bool> {
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Ok(false) };
     let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
     let Ok(parent) = std::fs::canonicalize(parent) else { return Ok(false) };
     let roots = store.roots().list()?;
-    let around = roots.iter().filter(|root| parent.starts_with(&root.path));
-    let Some(root) = around.max_by_key(|root| root.path.as_os_str().len()) else { return Ok(false) };
+    let Some(root) = innermost(&roots, &parent) else { return Ok(false) };
     let Ok(inside) = parent.strip_prefix(&root.path) else { return Ok(false) };
     let Some(folder) = store.catalog().folder(root.id, inside)? else { return Ok(false) };
     let folder = FolderRef { root: root.id, id: Some(folder.id), path: inside.to_path_buf() };
-    Ok(store.catalog().known_entries(&folder, true)?.files.iter().any(|(known, _)| known == name))
+    Ok(store.catalog().known_files(&folder, true)?.iter().any(|(known, _)| known == name))
 }
 
 /// Finds a root by path or name, whether or not its folder exists.
@@ -84,8 +89,7 @@ pub fn folder(store: &Store, name_or_path: &Path) -> Result<PathBuf> {
     let refused = |reason: String| Err(Error::Root(name_or_path.to_path_buf(), reason));
     let mut enclosing = None;
     for path in paths_of(name_or_path) {
-        let around = roots.iter().filter(|root| path.starts_with(&root.path));
-        let Some(root) = around.max_by_key(|root| root.path.as_os_str().len()) else { continue };
+        let Some(root) = innermost(&roots, &path) else { continue };
         let inside = path.strip_prefix(&root.path).unwrap_or(&path);
         // Filters may exclude a folder that contains another root.
         let has_root = roots.iter().any(|root| root.path.starts_with(&path));

@@ -220,8 +220,8 @@ fn unknown_names<'a>(
         && let Some(known) = store.catalog().folder(root.id, folder)?
     {
         let folder = FolderRef { root: root.id, id: Some(known.id), path: folder.to_path_buf() };
-        let known = store.catalog().known_entries(&folder, true)?;
-        let known: HashSet<OsString> = known.files.into_iter().map(|(name, _)| name).collect();
+        let files = store.catalog().known_files(&folder, true)?;
+        let known: HashSet<OsString> = files.into_iter().map(|(name, _)| name).collect();
         gone.retain(|name| !known.contains(*name));
     }
     Ok(gone)

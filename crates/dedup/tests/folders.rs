@@ -687,7 +687,7 @@ fn options_limit_the_contained_folders() {
     assert_eq!(found(&ContainedOptions::default()), ["one", "two/d"]);
     assert_eq!(found(&options!(ContainedOptions { min_files: 2 })), ["one"]);
     assert_eq!(found(&options!(ContainedOptions { min_size: 41 })), [""; 0]);
-    assert_eq!(found(&options!(ContainedOptions { roots: vec![one] })), ["one/b"]);
+    assert_eq!(found(&options!(ContainedOptions { roots: vec![one] })), ["one"]);
     assert_eq!(found(&options!(ContainedOptions { roots: vec![two] })), ["two/d"]);
     let capped = contained(&trees, &options!(ContainedOptions { list: 0 }));
     assert!(capped.iter().all(|found| found.containers.items.is_empty() && found.containers.total > 0));

@@ -176,6 +176,32 @@ fn changes_that_no_group_depends_on_are_not_noted() {
     assert_eq!(fixture.refresh(), Refreshed::default());
 }
 
+/// Other programs may write what this version does not know.
+#[test]
+fn unknown_algorithm_is_no_group_and_fails_no_refresh() {
+    let fixture = library();
+    fixture.sql("PRAGMA ignore_check_constraints = 1; UPDATE library_files SET hash_algorithm = 'MD5' WHERE id = 1");
+    assert!(!fixture.is_current());
+    fixture.refresh();
+    let all = |fixture: &Fixture| contents(&fixture.pages(&GroupQuery::default(), 10));
+    let changed = all(&fixture);
+    fixture.sql("UPDATE duplicate_group_state SET needs_rebuild = 1");
+    fixture.refresh();
+    assert_eq!(all(&fixture), changed);
+}
+
+/// The filesystem of a folder decides which names are one file.
+#[test]
+fn change_of_a_filesystem_is_evaluated() {
+    let fixture = library();
+    assert!(fixture.is_current());
+    fixture.sql("UPDATE folders SET filesystem_id = filesystem_id, last_seen_at = 'now'");
+    assert!(fixture.is_current());
+    fixture.sql("UPDATE folders SET filesystem_id = 7 WHERE id = 1");
+    assert!(!fixture.is_current());
+    assert!(fixture.refresh().rebuilt);
+}
+
 #[test]
 fn refresh_evaluates_only_changed_groups() {
     let fixture = library();
@@ -259,6 +285,8 @@ fn filters_combine() {
         let reclaimable = whole.groups.iter().map(|group| group.reclaimable).sum::<u64>();
         assert_eq!((whole.files, whole.reclaimable), (names, reclaimable), "{query:?}");
         assert_eq!(fixture.store.catalog().group_marks(&query, 1).unwrap().total, expected.len() as u64, "{query:?}");
+        let hidden = u64::from(query.ignored == Ignored::Hidden);
+        assert_eq!(whole.ignored, hidden, "{query:?}");
     }
 }
 
@@ -283,6 +311,14 @@ fn only_copies_of_reference_folders_are_listed() {
     assert_eq!(whole(&fixture, &query("/r")), [(3, 1, 4096, vec!["n.png".to_owned()])]);
     assert_eq!(whole(&fixture, &query("/r/z")), []);
     assert_eq!(whole(&fixture, &query("/")), []);
+    let groups = fixture.store.catalog().groups(&query("/s")).unwrap().groups;
+    let kept: Vec<_> = groups.iter().flat_map(|group| &group.kept).map(|member| (member.root, &member.path)).collect();
+    assert_eq!(kept, [(2, &PathBuf::from("n.png"))]);
+    // The reference may be outside of the roots whose files are listed, and counts as a root and as a copy.
+    assert_eq!(whole(&fixture, &query("/s").roots(vec![1])).len(), 1);
+    assert_eq!(whole(&fixture, &query("/s").roots(vec![2])), []);
+    assert_eq!(whole(&fixture, &query("/s").across_roots(true).min_count(2)).len(), 1);
+    assert_eq!(whole(&fixture, &query("/s").min_count(3)), []);
     // Another name of a file in the reference is not a copy.
     fixture.sql("UPDATE library_files SET inode = 77 WHERE relative_path IN ('m.png', 'n.png')");
     assert_eq!(whole(&fixture, &query("/s")), []);
@@ -362,6 +398,8 @@ fn cursors_are_those_of_the_control_plane() {
     for cursor in [own, URL_SAFE.encode(json(&hash, ": ", ", ")), URL_SAFE_NO_PAD.encode(json(&hash, ": ", ", "))] {
         assert_eq!(next(&cursor), [2], "{cursor}");
     }
+    let upper = URL_SAFE.encode(json(&hash, ":", ",").replace("blake3", "BLAKE3"));
+    assert_eq!(next(&upper), [2], "an enum of an older control plane");
     let upper = URL_SAFE.encode(json(&"AB".repeat(32), ":", ","));
     assert_eq!(next(&upper), [2], "after a group that does not exist");
 }

@@ -14,7 +14,7 @@ use gristmill_store::roots::Root;
 use super::Verdict;
 use crate::coverage::join;
 use crate::read::{self, HashScope, Throttle};
-use crate::roots::open_if_reachable;
+use crate::roots::{self, open_if_reachable};
 use crate::sys::{EntryKind, Folder};
 
 /// A file of the catalog as it is now.
@@ -35,6 +35,7 @@ pub(super) struct ReadContent {
 
 pub(super) struct Disk<'a> {
     store: &'a Store,
+    all_roots: &'a [Root],
     roots: HashMap<i64, &'a Root>,
     /// Folders of roots, or `None` for those that cannot be reached.
     open: HashMap<i64, Option<Folder>>,
@@ -43,9 +44,9 @@ pub(super) struct Disk<'a> {
 }
 
 impl<'a> Disk<'a> {
-    pub(super) fn new(store: &'a Store, roots: &'a [Root]) -> Self {
-        let roots = roots.iter().map(|root| (root.id, root)).collect();
-        Disk { store, roots, open: HashMap::new(), last: None }
+    pub(super) fn new(store: &'a Store, all_roots: &'a [Root]) -> Self {
+        let roots = all_roots.iter().map(|root| (root.id, root)).collect();
+        Disk { store, all_roots, roots, open: HashMap::new(), last: None }
     }
 
     pub(super) fn path(&self, row: &LikeFile) -> PathBuf {
@@ -54,6 +55,11 @@ impl<'a> Disk<'a> {
 
     pub(super) fn root_path(&self, row: &LikeFile) -> Option<PathBuf> {
         self.roots.get(&row.root).map(|root| root.path.clone())
+    }
+
+    /// Returns the path of the root that contains a path.
+    pub(super) fn root_of(&self, path: &Path) -> Option<PathBuf> {
+        roots::innermost(self.all_roots, path).map(|root| root.path.clone())
     }
 
     /// Returns the current metadata of a file.

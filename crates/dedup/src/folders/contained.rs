@@ -25,7 +25,8 @@ pub struct ContainedOptions {
     pub min_size: u64,
     /// Minimum number of files in and below the contained folder. Folders without files are never listed.
     pub min_files: u64,
-    /// Row ids of the roots whose folders are compared. An empty list selects all roots.
+    /// Row ids of the roots whose folders are listed; what contains them may be in any root. An empty list selects all
+    /// roots.
     pub roots: Vec<i64>,
     /// Maximum number of containing folders that are listed for each contained one.
     pub list: usize,
@@ -93,7 +94,7 @@ pub struct Container {
 pub fn find_contained(store: &Store, options: &ContainedOptions) -> Result<Vec<ContainedFolder>> {
     let tree = Tree::load(store, name_hash)?;
     let is_selected = |at: u32| in_roots(&tree, &options.roots, at);
-    let mut search = Search::new(&tree, options.match_names, &is_selected);
+    let mut search = Search::new(&tree, options.match_names);
     let links = LinkTable::new(&tree);
     let paths = FolderPaths::new(store)?;
     let mut found = Vec::new();

@@ -238,12 +238,12 @@ impl Disk {
                 return Ok(self.rename(&from, &to));
             }
             Op::RemoveFolder { at } if at.folder > 0 => {
-                let Some(folder) = self.folder(at) else { return Ok(None) };
+                let Some(folder) = self.folder(at).filter(|folder| !self.is_bound(folder)) else { return Ok(None) };
                 fs::remove_dir_all(&folder)?;
                 format!("rm -r {}", self.short(&folder))
             }
             Op::Swap { at, content: number } if at.folder > 0 => {
-                let Some(folder) = self.folder(at) else { return Ok(None) };
+                let Some(folder) = self.folder(at).filter(|folder| !self.is_bound(folder)) else { return Ok(None) };
                 if folder.is_dir() {
                     fs::remove_dir_all(&folder)?;
                     fs::write(&folder, content(100, number))?;
@@ -291,6 +291,11 @@ impl Disk {
         run(Command::new("umount").arg(self.base.join(MOUNT_POINTS[point])))?;
         self.mounted.remove(index);
         Some(format!("umount {}", MOUNT_POINTS[point]))
+    }
+
+    /// Whether the folder of the bind mount is this one or below it. If it is removed, its mount cannot be listed.
+    fn is_bound(&self, folder: &Path) -> bool {
+        self.bound && self.base.join(BIND.0).starts_with(folder)
     }
 
     fn bind(&mut self) -> Option<String> {

@@ -70,7 +70,9 @@ impl Walk<'_> {
             ignores.push((path.to_path_buf(), line.trim().to_owned()));
         }
         let device = fs::metadata(self.root).map(|found| found.dev()).ok();
-        let (mut is_empty, mut empty_inside) = (true, Vec::new());
+        // Also if the folder of that root is gone.
+        let contains_root = self.roots.iter().any(|root| root != self.root && root.starts_with(&full));
+        let (mut is_empty, mut empty_inside) = (!contains_root, Vec::new());
         for entry in fs::read_dir(&full).expect("a folder") {
             let name = entry.expect("an entry").file_name();
             let (path, full) = (path.join(&name), full.join(&name));

@@ -52,7 +52,7 @@ options! {
         pub min_count: u64 = 2,
         /// Minimum file size in bytes. With 0, empty files are a group, too.
         pub min_size: u64 = 1,
-        /// Only files of these roots; all roots if empty. Other files do not count as copies.
+        /// Only files of these roots, and those in reference folders; all files if empty. Others do not count as copies.
         pub roots: Vec<i64> = Vec::new(),
         /// Only groups with a file in this root. Files of other roots count as copies.
         pub in_root: Option<i64> = None,
@@ -116,6 +116,8 @@ pub struct Groups {
     pub reclaimable: u64,
     /// Total size of all copies except one of each group.
     pub redundant: u64,
+    /// Number of groups that are hidden because the user ignores them, whether or not they match.
+    pub ignored: u64,
     /// Whether the groups are up to date. They are not if files have changed and the groups could not be evaluated
     /// again: the database is read-only, another process writes it, or the disk is full.
     pub state: GroupState,
@@ -138,6 +140,8 @@ pub struct Group {
     pub ignored: bool,
     /// Names by root and path; names of one file are adjacent.
     pub members: Vec<Member>,
+    /// Names in reference folders, whose files are kept.
+    pub kept: Vec<Member>,
 }
 
 /// A file name in a group.

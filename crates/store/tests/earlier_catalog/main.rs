@@ -130,19 +130,62 @@ fn migration_killed_at_any_point_is_resumed() {
         command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
     };
     // How long a whole migration takes in another process, so that the kills spread over it.
-    let fixture = Fixture::new();
+    let large = || {
+        let fixture = Fixture::new();
+        fixture.connection().execute_batch(MORE_FILES).unwrap();
+        fixture
+    };
+    let fixture = large();
     let started = Instant::now();
     assert!(open_in_process(&fixture.path).wait().unwrap().success());
     let whole = started.elapsed();
-    for round in 0..20 {
-        let fixture = Fixture::new();
+    // Rounds until some kills hit a migration that had written to the log, or the pause between two.
+    let (mut round, mut hits) = (0, 0);
+    while round < 12 || hits < 3 {
+        assert!(round < 200, "{hits} of {round} kills hit a migration");
+        let fixture = large();
         let mut process = open_in_process(&fixture.path);
-        let until = Instant::now() + whole.mul_f64(f64::from(round) / 20.0);
+        let until = Instant::now() + whole.mul_f64(f64::from(round % 12) / 12.0);
         while Instant::now() < until && process.try_wait().unwrap().is_none() {
             std::thread::park_timeout(Duration::from_micros(100));
         }
+        let is_killed = process.try_wait().unwrap().is_none();
         let _ = process.kill();
         process.wait().unwrap();
+        let log = fixture.path.with_file_name("c.db-wal").metadata().map_or(0, |log| log.len());
+        hits += u32::from(is_killed && (log > 0 || fixture.version() == 1013));
         check(&Store::open(&fixture.path).unwrap());
+        round += 1;
     }
+}
+
+/// Adds files of unique sizes, so that the migration takes longer than the start of a process.
+const MORE_FILES: &str = "
+    WITH RECURSIVE numbers (number) AS (SELECT 1 UNION ALL SELECT number + 1 FROM numbers WHERE number < 20000)
+    INSERT INTO library_files (library_id, folder_id, relative_path, size_bytes, mtime_ns, ctime_ns, inode, device,
+            link_kind, is_missing, needs_hash, last_seen_scan_id, hash_error_count, created_at, updated_at)
+        SELECT library_id, folder_id, 'more ' || number, 200000 + number, mtime_ns, ctime_ns, 1000000 + number, device,
+            0, 0, 1, last_seen_scan_id, 0, created_at, updated_at
+        FROM library_files, numbers WHERE relative_path = 'big3';
+    UPDATE library_roots SET file_count = file_count + 20000,
+        total_size = total_size + (SELECT sum(size_bytes) FROM library_files WHERE size_bytes > 200000);
+";
+
+/// Columns, indexes and triggers of other programs are kept.
+#[test]
+fn columns_of_other_programs_are_kept() {
+    let fixture = Fixture::new();
+    fixture
+        .connection()
+        .execute_batch(
+            "ALTER TABLE library_files ADD COLUMN rating INTEGER NOT NULL DEFAULT 3;
+            ALTER TABLE library_files ADD COLUMN \"my note\" TEXT;
+            UPDATE library_files SET \"my note\" = relative_path WHERE relative_path = 'a';
+            CREATE INDEX ix_rating ON library_files (rating);",
+        )
+        .unwrap();
+    check(&Store::open(&fixture.path).unwrap());
+    let rated = "SELECT json_array(relative_path, rating, \"my note\") FROM library_files INDEXED BY ix_rating
+        WHERE rating = 3 AND relative_path = 'a'";
+    assert_eq!(fixture.texts(rated), [r#"["a",3,"a"]"#]);
 }

@@ -8,8 +8,10 @@ use std::sync::Barrier;
 use std::time::Duration;
 
 use gristmill_pool::clock::ManualClock;
+use gristmill_store::catalog::{FolderRef, LinkKind, Listing, ListingStatus, Stat};
 use gristmill_store::jobs::{JobFilter, JobKind, JobRow, JobStatus};
 use gristmill_store::lease::{HeartbeatResult, Token};
+use gristmill_store::scans::{ScanRequest, ScanScope};
 use gristmill_store::thumbnails::{
     CAPACITY, MediaType, NewThumbnail, ThumbFormat, ThumbLimits, ThumbOutcome, ThumbStatus,
 };
@@ -238,6 +240,41 @@ fn control_plane_statements_work_on_a_new_file() {
     let versions = texts(&conn, "SELECT CAST(version AS TEXT) FROM schema_migrations ORDER BY version");
     assert_eq!(versions[..12], (1..=12).map(|version| version.to_string()).collect::<Vec<_>>());
     assert_eq!(versions[12], "1001");
+}
+
+/// The control plane's table has a unique index of all paths. A scan takes a row over that it finds there.
+#[test]
+fn row_that_another_program_moved_is_taken_over_by_a_scan() {
+    let file = ControlPlaneFile::with("");
+    let store = file.open();
+    let root = store.roots().register(Path::new("/r")).unwrap().id;
+    let stat =
+        |inode| Stat { size: 5, mtime_ns: 1, ctime_ns: 1, inode, device: 1, links: LinkKind::Single, allocated: 4096 };
+    let request = ScanRequest {
+        root,
+        scope: ScanScope::Root,
+        holder: "test".into(),
+        settings: "all".into(),
+        restart: false,
+        is_alive: |_| Some(true),
+    };
+    let scan = store.scans().begin(request).unwrap().id;
+    let record = |path: &str, names: &[&str]| {
+        let new_files = names.iter().enumerate().map(|(n, name)| (name.into(), stat(n as u64 + 1))).collect();
+        let folder = FolderRef { root, id: None, path: path.into() };
+        let listing = Listing { new_files, status: ListingStatus::Whole, ..Listing::new(scan, folder) };
+        store.catalog().record(vec![listing]).unwrap();
+    };
+    record("", &["a"]);
+    file.connection()
+        .execute_batch("UPDATE library_files SET relative_path = 'f/b' WHERE relative_path = 'a'")
+        .unwrap();
+    let names: Vec<String> = ('a'..='z').map(String::from).collect();
+    record("f", &names.iter().map(String::as_str).collect::<Vec<_>>());
+    let rows =
+        "SELECT relative_path || ' ' || (SELECT relative_path FROM folders WHERE id = folder_id) FROM library_files
+        ORDER BY relative_path";
+    assert_eq!(file.texts(rows), names.iter().map(|name| format!("f/{name} f")).collect::<Vec<_>>());
 }
 
 #[test]

@@ -24,7 +24,6 @@ const FOLDERS_PER_SET: usize = 16;
 pub(super) struct Search<'a> {
     tree: &'a Tree<NameHash>,
     match_names: bool,
-    is_selected: &'a dyn Fn(u32) -> bool,
     /// Files by content, each content in the order of the tree.
     places: Vec<u32>,
     /// Start of each content in `places`.
@@ -56,7 +55,7 @@ struct Containers {
 }
 
 impl<'a> Search<'a> {
-    pub(super) fn new(tree: &'a Tree<NameHash>, match_names: bool, is_selected: &'a dyn Fn(u32) -> bool) -> Self {
+    pub(super) fn new(tree: &'a Tree<NameHash>, match_names: bool) -> Self {
         let contents = tree.files.iter().map(|file| file.content).filter(|content| is_shared(*content));
         let count = contents.clone().max().map_or(0, |last| last as usize + 1);
         let mut starts = vec![0_u32; count + 1];
@@ -81,7 +80,6 @@ impl<'a> Search<'a> {
         folders_by_name.sort_unstable_by_key(|&at| folder_key(tree, at));
         Search {
             match_names,
-            is_selected,
             places,
             starts,
             unshared: sums(tree.files.iter().map(|file| u32::from(!is_shared(file.content)))),
@@ -159,7 +157,6 @@ impl<'a> Search<'a> {
     }
 
     fn sorted_by_size(&self, mut sorted: Vec<u32>) -> Containers {
-        sorted.retain(|&at| (self.is_selected)(at));
         sorted.sort_unstable();
         sorted.dedup();
         let mut by_size = sorted.clone();

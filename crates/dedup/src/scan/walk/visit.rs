@@ -411,7 +411,7 @@ impl<'a> Visit<'a> {
         self.listing.skipped = self.skipped;
         self.broken_links.sort_unstable();
         if self.broken_links != walk.known_broken_links(&self.listing.folder) {
-            self.listing.broken_links = Some(self.broken_links.split_off(0));
+            self.listing.broken_links = Some(std::mem::take(&mut self.broken_links));
         }
         self.send_part(match () {
             () if self.is_unchanged && !self.listing.changes_entries() => ListingStatus::Unchanged,

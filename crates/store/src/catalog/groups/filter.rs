@@ -118,25 +118,36 @@ impl FileFilter {
 /// The files of a group that count as copies of each other.
 pub(super) struct Copies<'a> {
     pub(super) members: Vec<&'a GroupMember>,
-    /// Whether a copy in a reference folder is kept, so that all of these are reclaimable.
-    pub(super) kept_elsewhere: bool,
-    /// Number of roots with one of them, or with the copy that is kept.
+    /// Copies in reference folders. If there are any, all of `members` are reclaimable.
+    pub(super) kept: Vec<&'a GroupMember>,
+    /// Number of roots with any of them.
     pub(super) roots: usize,
 }
 
 /// Splits the files of a group into the copies that match the query; none if no file matches its filter.
 pub(super) fn copies<'a>(query: &GroupQuery, members: &'a [GroupMember]) -> Vec<Copies<'a>> {
-    let is_in_root = |found: &&GroupMember| query.roots.is_empty() || query.roots.contains(&found.member.root);
-    let members: Vec<&GroupMember> = members.iter().filter(is_in_root).collect();
+    let counts = |found: &&GroupMember| is_in_root(query, found) || is_in_reference(query, found);
+    let members: Vec<&GroupMember> = members.iter().filter(counts).collect();
     if !query.files.is_empty() && !members.iter().any(|found| query.files.matches(found)) {
         return Vec::new();
     }
     let sets = if query.match_names { by_name(members) } else { vec![members] };
     let apart = sets.into_iter().filter_map(|members| match query.reference.is_empty() {
-        true => Some(Copies { roots: roots(&members), members, kept_elsewhere: false }),
+        true => Some(Copies { roots: roots(&members), members, kept: Vec::new() }),
         false => outside_reference(query, members),
     });
     apart.collect()
+}
+
+fn is_in_root(query: &GroupQuery, found: &GroupMember) -> bool {
+    query.roots.is_empty() || query.roots.contains(&found.member.root)
+}
+
+fn is_in_reference(query: &GroupQuery, found: &GroupMember) -> bool {
+    !query.reference.is_empty() && {
+        let path = found.absolute_path();
+        query.reference.iter().any(|folder| path.starts_with(folder))
+    }
 }
 
 fn by_name(members: Vec<&GroupMember>) -> Vec<Vec<&GroupMember>> {
@@ -149,14 +160,11 @@ fn by_name(members: Vec<&GroupMember>) -> Vec<Vec<&GroupMember>> {
 
 /// Returns the files outside of the reference folders, if a copy is inside. Another name of a file inside is no copy.
 fn outside_reference<'a>(query: &GroupQuery, members: Vec<&'a GroupMember>) -> Option<Copies<'a>> {
-    let is_inside = |found: &GroupMember| {
-        let path = found.absolute_path();
-        query.reference.iter().any(|folder| path.starts_with(folder))
-    };
     let roots = roots(&members);
-    let inside: HashSet<i64> = members.iter().filter(|found| is_inside(found)).map(|found| found.file).collect();
+    let (kept, members): (Vec<_>, Vec<_>) = members.into_iter().partition(|found| is_in_reference(query, found));
+    let inside: HashSet<i64> = kept.iter().map(|found| found.file).collect();
     let outside: Vec<_> = members.into_iter().filter(|found| !inside.contains(&found.file)).collect();
-    (!inside.is_empty() && !outside.is_empty()).then_some(Copies { members: outside, kept_elsewhere: true, roots })
+    (!kept.is_empty() && !outside.is_empty()).then_some(Copies { members: outside, kept, roots })
 }
 
 fn roots(members: &[&GroupMember]) -> usize {

@@ -79,12 +79,13 @@ pub(super) fn whole(conn: &Connection, query: &GroupQuery) -> SqlResult<Groups> 
     if let Some(known) = known {
         groups = known;
     }
+    groups.ignored = hidden(conn, query)?.total;
     let evaluator = Evaluator::new(conn)?;
     for summary in page {
         let members = evaluator.members(&summary.key)?;
         // The table may be older than the files.
         if members.len() > 1 {
-            groups.groups.push(with_members(summary, members));
+            groups.groups.push(with_members(summary, members, Vec::new()));
         }
     }
     Ok(groups)
@@ -96,29 +97,38 @@ fn known_totals(conn: &Connection, query: &GroupQuery) -> SqlResult<Option<Group
     if !is_default || query.reads_files() || query.ignored == Ignored::Only {
         return Ok(None);
     }
-    let unsigned = |number: i64| u64::try_from(number).unwrap_or(0);
-    let all = table::totals(conn)?;
-    let sql = "SELECT count(*), coalesce(sum(g.file_count), 0), coalesce(sum(g.reclaimable_bytes), 0),
-            coalesce(sum(g.redundant_bytes), 0)
-        FROM ignored_groups i CROSS JOIN duplicate_groups g USING (hash_algorithm, content_hash)
-        WHERE g.copies > 1 AND g.size_bytes > 0 AND ?1";
-    let hidden: [i64; 4] = conn.prepare_cached(sql)?.query_row([query.ignored == Ignored::Hidden], |row| {
-        Ok([row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?])
-    })?;
-    let [groups, files, reclaimable, redundant] = hidden;
+    let (all, hidden) = (table::totals(conn)?, hidden(conn, query)?);
     Ok(Some(Groups {
-        total: unsigned(all.groups - groups),
-        files: unsigned(all.files - files),
-        reclaimable: unsigned(all.reclaimable - reclaimable),
-        redundant: unsigned(all.redundant - redundant),
+        total: unsigned(all.groups).saturating_sub(hidden.total),
+        files: unsigned(all.files).saturating_sub(hidden.files),
+        reclaimable: unsigned(all.reclaimable).saturating_sub(hidden.reclaimable),
+        redundant: unsigned(all.redundant).saturating_sub(hidden.redundant),
         ..Groups::default()
     }))
 }
 
-/// A group of which only some files count, and their row ids.
+/// Returns the totals of the groups that the query hides because the user ignores them, as in [`table::totals`].
+fn hidden(conn: &Connection, query: &GroupQuery) -> SqlResult<Groups> {
+    let sql = "SELECT count(*), coalesce(sum(g.file_count), 0), coalesce(sum(g.reclaimable_bytes), 0),
+            coalesce(sum(g.redundant_bytes), 0)
+        FROM ignored_groups i CROSS JOIN duplicate_groups g USING (hash_algorithm, content_hash)
+        WHERE g.copies > 1 AND g.size_bytes > 0 AND ?1";
+    conn.prepare_cached(sql)?.query_row([query.ignored == Ignored::Hidden], |row| {
+        let number = |column: usize| row.get(column).map(unsigned);
+        let (total, files, reclaimable, redundant) = (number(0)?, number(1)?, number(2)?, number(3)?);
+        Ok(Groups { total, files, reclaimable, redundant, ..Groups::default() })
+    })
+}
+
+fn unsigned(number: i64) -> u64 {
+    u64::try_from(number).unwrap_or(0)
+}
+
+/// A group of which only some files count, with the row ids of those and of the files that are kept.
 struct ChangedGroup {
     summary: GroupSummary,
     ids: HashSet<i64>,
+    kept: HashSet<i64>,
 }
 
 fn changed(conn: &Connection, query: &GroupQuery) -> SqlResult<Groups> {
@@ -127,27 +137,34 @@ fn changed(conn: &Connection, query: &GroupQuery) -> SqlResult<Groups> {
     for_each(conn, query, None, |group| {
         let members = evaluator.members(&group.key)?;
         for copies in filter::copies(query, &members) {
-            let kept = u64::from(copies.kept_elsewhere);
-            let summary = summarize(&group.key, &copies.members, copies.kept_elsewhere);
+            let ids = |members: &[&GroupMember]| members.iter().map(|found| found.member.id).collect();
+            let kept = copies_of(&copies.kept);
+            let summary = summarize(&group.key, &copies.members, kept > 0);
             let matches = |summary: &GroupSummary| {
                 summary.copies + kept >= query.min_count && (!query.across_roots || copies.roots > 1)
             };
             if let Some(summary) = summary.filter(matches) {
-                let ids = copies.members.iter().map(|found| found.member.id).collect();
-                found.push(ChangedGroup { summary: GroupSummary { ignored: group.ignored, ..summary }, ids });
+                let summary = GroupSummary { ignored: group.ignored, ..summary };
+                found.push(ChangedGroup { summary, ids: ids(&copies.members), kept: ids(&copies.kept) });
             }
         }
         Ok(ControlFlow::Continue(()))
     })?;
     sort(&mut found, query.sort);
-    let mut groups = Groups::default();
+    let mut groups = Groups { ignored: hidden(conn, query)?.total, ..Groups::default() };
     found.iter().for_each(|group| add(&mut groups, &group.summary));
-    for ChangedGroup { summary, ids } in found.into_iter().skip(query.offset).take(query.limit) {
+    for ChangedGroup { summary, ids, kept } in found.into_iter().skip(query.offset).take(query.limit) {
         let mut members = evaluator.members(&summary.key)?;
+        let kept = members.extract_if(.., |found| kept.contains(&found.member.id)).collect();
         members.retain(|found| ids.contains(&found.member.id));
-        groups.groups.push(with_members(summary, members));
+        groups.groups.push(with_members(summary, members, kept));
     }
     Ok(groups)
+}
+
+/// Number of files with these names.
+fn copies_of(members: &[&GroupMember]) -> u64 {
+    members.iter().map(|found| found.file).collect::<HashSet<i64>>().len() as u64
 }
 
 /// Sorts as the indexes do; groups of one content by path.
@@ -173,14 +190,15 @@ fn add(groups: &mut Groups, group: &GroupSummary) {
     groups.redundant = groups.redundant.saturating_add(group.redundant);
 }
 
-fn with_members(summary: GroupSummary, members: Vec<GroupMember>) -> Group {
+fn with_members(summary: GroupSummary, members: Vec<GroupMember>, kept: Vec<GroupMember>) -> Group {
     let GroupSummary { key, size, copies, reclaimable, redundant, ignored, .. } = summary;
     // The first listed name of a file may be one that does not count.
     let mut seen = HashSet::new();
-    let member = |mut found: GroupMember| {
+    let mut member = |mut found: GroupMember| {
         found.member.linked = !seen.insert(found.file);
         found.member
     };
-    let members = members.into_iter().map(member).collect();
-    Group { key, size, copies, reclaimable, redundant, ignored, members }
+    let members = members.into_iter().map(&mut member).collect();
+    let kept = kept.into_iter().map(&mut member).collect();
+    Group { key, size, copies, reclaimable, redundant, ignored, members, kept }
 }
