@@ -8,6 +8,7 @@ use std::path::Path;
 use gristmill_store::display_path;
 
 use crate::args::Args;
+use crate::units::count_of;
 
 /// The options that suggested commands repeat, as text.
 #[derive(Clone, Debug, Default)]
@@ -31,6 +32,13 @@ impl Hints {
     /// Returns the text of a list from a catalog without roots.
     pub(crate) fn nothing_scanned(&self) -> String {
         format!("no folder has been scanned yet; scan one: `{}`", self.command("scan FOLDER"))
+    }
+
+    /// Returns how to list the groups that are left out because the user ignores them, unless there are none.
+    pub(crate) fn ignored_groups(&self, count: u64) -> Option<String> {
+        let verbs = if count == 1 { "is not listed; show it" } else { "are not listed; show them" };
+        let command = self.command("dupes --ignored");
+        (count > 0).then(|| format!("{} {verbs} with `{command}`", count_of(count, "ignored group")))
     }
 
     /// Adds the options to all commands in a message of a library.

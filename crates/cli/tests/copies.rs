@@ -46,7 +46,7 @@ to two -> {two} (4.9 KiB): 3 copies
 
 a/single (14 B): no copy
 
-a/void (empty, as all these copies are): 1 copy
+a/void (empty): 1 copy
     {void}
 ",
         one = home.real("a/one"),
@@ -71,7 +71,7 @@ fn json_has_an_item_for_each_file() {
     assert_eq!(states, ["copy", "same_file", "possible"]);
     assert_eq!((&found["items"][0]["copies"], &found["items"][0]["in_catalog"]), (&json!(1), &json!(true)));
     assert_eq!((&found["complete"], &found["unreachable_files"]), (&json!(false), &json!(1)));
-    assert_eq!(found["items"][2]["error"], "no such file");
+    assert_eq!((&found["items"][2]["error"], &found["failed_files"]), (&json!("no such file"), &json!(2)));
     assert_eq!(output.code, Some(1));
 }
 
@@ -84,6 +84,23 @@ fn refused_file_is_exit_status_1_and_the_others_are_answered() {
     assert!(output.err.contains(advice), "{output:?}");
     home.check(&["copies", "no"], 1, "", "no such file");
     home.check(&["copies"], 1, "", "<FILE>...");
+    // A scan cannot complete what is missing.
+    let output = home.run(&["copies", "a/single", "no"]);
+    assert_eq!(output.out, "a/single (14 B): no copy\n");
+    let found = home.run(&["copies", "a/single", "no", "--json"]).json();
+    assert_eq!((&found["complete"], &found["failed_files"]), (&json!(false), &json!(1)), "{found}");
+    home.write("c/one", "x");
+    home.scan(&["c/one"]);
+    home.check(&["copies", "a/single", "no"], 1, "Complete it with `gristmill scan`\n", "no such file");
+}
+
+#[test]
+fn file_created_after_the_scan_has_its_root() {
+    let home = library();
+    home.write("a/later", "unique content");
+    let found = home.json(&["copies", "a/later"]);
+    let item = &found["items"][0];
+    assert_eq!((&item["root"], &item["in_catalog"]), (&json!(home.real("a")), &json!(false)), "{found}");
 }
 
 #[test]

@@ -141,7 +141,7 @@ fn csv_has_one_row_for_each_file() {
     assert_eq!(
         header,
         "group,group_key,size,copies,reclaimable_bytes,path,path_bytes,root,hard_link,mtime,reachable,symbolic_link,\
-         allocated_bytes"
+         allocated_bytes,kept"
     );
     let row = |number: &str, name: &str| {
         let quoted = home.real(name).replace('"', "\"\"");
@@ -170,8 +170,8 @@ fn every_form_marks_a_followed_link() {
     let allocated = home.allocated("s/copy");
     let rows = home.run(&["dupes", "--csv"]).out;
     let row = |path: &str| rows.lines().find(|row| row.contains(&format!(",{path},"))).unwrap().to_owned();
-    assert!(row(&link).ends_with(&format!(",true,true,{allocated}")), "{rows}");
-    assert!(row(&copy).ends_with(&format!(",true,false,{allocated}")), "{rows}");
+    assert!(row(&link).ends_with(&format!(",true,true,{allocated},")), "{rows}");
+    assert!(row(&copy).ends_with(&format!(",true,false,{allocated},")), "{rows}");
     let page = home.run(&["report", "--html", "-"]).out;
     assert!(page.contains(&format!("{link}</bdi> <span class=\"soft\">(symbolic link)</span>")), "{page}");
     assert!(page.contains(&format!("{copy}</bdi></li>")), "{page}");
@@ -206,7 +206,7 @@ fn copies_in_an_unreachable_root_are_marked() {
     home.files(&[(b"a/one", b"same"), (b"b/two", b"same"), (b"b/alone", b"of this size")]);
     home.scan(&["a", "b"]);
     std::fs::rename(home.path("b"), home.path("away")).unwrap();
-    let note = format!("{} (possible copy: its root is not reachable now)\n", home.real("b/two"));
+    let note = format!("{} (possible copy: its root cannot be reached now)\n", home.real("b/two"));
     home.check(&["dupes"], 0, &note, "");
     let found = home.json(&["dupes"]);
     let reachable: Vec<&Value> =
@@ -461,6 +461,89 @@ fn groups_are_filtered_by_their_files() {
     home.check(&["dupes", "--ext", "a/b"], 1, "", "expected: an extension such as jpg");
     home.check(&["dupes", "--type", "photo"], 1, "", "possible values: image, video, audio, document, archive");
     home.check(&["dupes", "--glob", "["], 1, "", "invalid pattern");
+}
+
+#[test]
+fn filters_that_can_match_nothing_are_refused_or_warned_about() {
+    let home = library();
+    home.check(&["dupes", "--contains", ""], 1, "", "--contains <TEXT>");
+    let years = ["--newer-than", "2030-01-01", "--older-than", "2020-01-01"];
+    home.check(&[&["dupes"][..], &years].concat(), 1, "", "--newer-than is not before --older-than");
+    for (pattern, reason) in [("/nowhere/x", "it is outside of every scanned folder"), ("../x", "it leads out of")] {
+        let expected = format!("gristmill: warning: the pattern {pattern:?} matches nothing: {reason}");
+        home.check(&["dupes", "--glob", pattern], 0, "no duplicates match the filters", &expected);
+    }
+    home.check(&["dupes", "--glob", "/plain", "--glob", "on?"], 0, "2 duplicate groups", "");
+    // A root that cannot be reached may have had such a folder.
+    std::fs::rename(home.path("b"), home.path("away")).unwrap();
+    home.check(&["dupes", "--glob", "/nowhere/x"], 0, "no duplicates match the filters", "");
+}
+
+#[test]
+fn kept_reference_copies_are_named_in_text_json_and_csv() {
+    let home = library();
+    std::fs::hard_link(home.path("b/three"), home.path("b/four")).unwrap();
+    home.scan(&["b"]);
+    let words = |more: &[&'static str]| [&["dupes", "--reference", "b", "--min-size", "1000"], more].concat();
+    let (four, three) = (home.real("b/four"), home.real("b/three"));
+    let text = format!("    {}\n    kept: {four}\n  = kept: {three} (hard link)\n", home.real("a/sub/two"));
+    home.check(&words(&[]), 0, &text, "");
+    let found = home.json(&words(&[]));
+    let paths = |field: &str| -> Vec<String> {
+        let files = found["items"][0][field].as_array().unwrap().iter();
+        files.map(|file| file["path"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(paths("kept"), [four.clone(), three]);
+    assert_eq!(paths("files"), ["a/one", "a/sub/link", "a/sub/two"].map(|name| home.real(name)));
+    let rows = home.run(&words(&["--csv"])).out;
+    assert_eq!(rows.lines().filter(|row| row.ends_with(&format!(",{four}"))).count(), 3, "{rows}");
+    assert!(!home.run(&words(&["--fdupes"])).out.contains(&four));
+    // Files in a reference folder count, although they are in another root.
+    assert_eq!(sizes(&home, &["--root", "a", "--reference", "b", "--min-count", "3"]), [5_000]);
+    std::fs::rename(home.path("b"), home.path("away")).unwrap();
+    home.check(&words(&[]), 0, &format!("kept: {four} (possible copy: its root cannot be reached now)\n"), "");
+    let absent = home.json(&words(&["--root", "a"]))["absent_roots"].clone();
+    assert!(absent.to_string().contains("/b\""), "the reference is missing: {absent}");
+}
+
+#[test]
+fn lists_and_scans_state_how_many_groups_are_ignored() {
+    let home = library();
+    let count = |words: &[&str]| home.json(&[&["dupes"], words].concat())["ignored_groups"].clone();
+    home.check(&["dupes", "--ignored"], 0, "no ignored groups\n", "");
+    home.check(&["ignore", "a/one"], 0, "1 group", "");
+    let one = "1 ignored group is not listed; show it with `gristmill dupes --ignored`\n";
+    home.check(&["dupes"], 0, &format!("of file contents)\n{one}"), "");
+    home.check(&["scan"], 0, &format!("\nList all copies: gristmill dupes\n{one}"), "");
+    let none = "no duplicates match the filters; `gristmill dupes` lists all that are not ignored\n";
+    home.check(&["dupes", "--contains", "a/one"], 0, &format!("{none}{one}"), "");
+    let none = "no ignored groups match the filters; `gristmill dupes --ignored` lists all\n";
+    home.check(&["dupes", "--ignored", "--contains", "plain"], 0, none, "");
+    assert!(!home.run(&["scan", "--mode", "walk"]).out.contains("ignored"));
+    home.check(&["ignore", "b/plain", "a/new\nline\u{1b}[31m"], 0, "2 groups", "");
+    let all = "no duplicates\n3 ignored groups are not listed; show them with `gristmill dupes --ignored`\n";
+    home.check(&["dupes"], 0, all, "");
+    home.check(&["scan"], 0, all, "");
+    assert_eq!([count(&[]), count(&["--ext", "jpg"]), count(&["--ignored"])], [3, 3, 0]);
+}
+
+#[test]
+fn names_without_a_group_are_not_ignored() {
+    let home = library();
+    let unknown = format!("blake3:{}", "0".repeat(64));
+    let missing = "error: blake3:00";
+    let output = home.run(&["--db", ".local/share/gristmill/gristmill.db", "ignore", &unknown, "b/plain", "a/no"]);
+    output.check("unknown", 1, "1 group ignored from now on, 2 failed\n", missing);
+    let advice = "no scanned file is known to have this content; `gristmill --db \
+                  .local/share/gristmill/gristmill.db dupes --json` prints the group_key of each group\n";
+    assert!(output.err.contains(advice) && output.err.contains("error: a/no: no duplicates of this"), "{output:?}");
+    home.check(&["ignore", "--undo", &unknown], 0, "0 groups shown again, 1 unchanged\n", "");
+    for key in ["blake3:12", "md5:1234", "SHA-512:"] {
+        let expected = format!("error: {key}: the group key {key:?} is invalid: expected ALGORITHM:HASH");
+        home.check(&["ignore", key], 1, "0 groups ignored from now on, 1 failed\n", &expected);
+    }
+    home.write("blake3:12", "x");
+    home.check(&["ignore", "blake3:12"], 1, "1 failed", "error: blake3:12: no duplicates of this file are known");
 }
 
 #[test]

@@ -161,7 +161,7 @@ fn contained_folders_are_listed_with_what_contains_them() {
     let text = home.run(&["folders", "--contained"]).out;
     let expected = format!(
         "{}\n    1 file, 4.9 KiB ({:.1} KiB reclaimable)\n    in {}  (2 files, 4.9 KiB)\n    in {}  (2 files, 4.9 KiB)\n\n\
-         1 folder wholly contained in another one\n",
+         1 folder contained in another one\n",
         home.real("f/A"),
         home.allocated("f/A/big") as f64 / 1024.0,
         home.real("f/B"),
@@ -173,6 +173,7 @@ fn contained_folders_are_listed_with_what_contains_them() {
     assert_eq!(named["items"][0]["containers"]["total"], 2, "{named}");
     home.check(&["folders", "--contained", "--min-files", "2"], 0, "no contained folders match the filters", "");
     home.check(&["folders", "--contained", "--partial"], 1, "", "cannot be used with");
+    home.check(&["folders", "--contained", "--min-similarity", "60"], 1, "", "cannot be used with '--min-similarity");
     home.check(&["folders", "--list", "3"], 1, "", "required");
 }
 
@@ -188,5 +189,9 @@ fn folder_with_excluded_files_is_contained_apart_from_them() {
     assert_eq!((&item["reclaimable_bytes"], &found["wholly_contained_folders"]), (&json!(0), &json!(0)));
     let text = home.run(&["folders", "--contained"]).out;
     assert!(text.contains("1 file, 4.9 KiB, contained apart from 1 entry not scanned\n"), "{text}");
-    assert!(text.contains("0 folders wholly contained in another one; 1 folder apart from entries not scanned\n"));
+    assert!(text.contains("\n1 folder contained in another one, apart from entries not scanned\n"), "{text}");
+    home.files(&[(b"f/C/two", &[8; 600]), (b"f/D/two", &[8; 600]), (b"f/D/more", b"only here too")]);
+    home.scan(&["--exclude", "*.txt", "f"]);
+    let expected = "\n2 folders contained in another one, 1 of them apart from entries not scanned\n";
+    home.check(&["folders", "--contained"], 0, expected, "");
 }

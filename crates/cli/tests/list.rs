@@ -79,7 +79,8 @@ fn lists_state_what_they_lack() {
     assert_eq!((&answer["complete"], &answer["unlisted_folders"]), (&json!(false), &json!(1)), "{answer}");
     assert_eq!(answer["unfinished_roots"], json!([home.real("c")]));
     let reason = format!("incomplete: only 1 named file of {} has been scanned\n", home.real("c"));
-    home.check(&["list", "empty-files"], 0, &(reason.clone() + "Complete it with `gristmill scan`\n"), "");
+    let text = "incomplete: 1 folder not listed completely by the last scan\n".to_owned() + &reason;
+    home.check(&["list", "empty-files"], 0, &(text + "Complete it with `gristmill scan`\n"), "");
     let output = home.run(&["list", "empty-files", "--paths", "--root", "c"]);
     assert!(output.code == Some(0) && output.err.contains(reason.trim_end()), "{output:?}");
     assert_eq!(home.json(&["list", "empty-files", "--root", "a"])["complete"], true);

@@ -31,6 +31,22 @@ fn scan_asks_before_it_registers_a_folder() {
 }
 
 #[test]
+fn scan_asks_before_it_registers_the_folder_of_a_named_file() {
+    let home = library();
+    home.write("b/x", "x");
+    let (a, b) = (home.real("a"), home.real("b"));
+    for (words, question) in [
+        (&["scan", "b/x"][..], format!("Register {b} and scan only the named files now? ")),
+        (&["scan", "b/x", "a"], format!("Register {a} and scan, and {b} and scan only the named files now? ")),
+    ] {
+        let mut session = Session::start(home.command(words), 400);
+        session.wait_for(&(question + "No file is changed. [Y/n] "));
+        session.answer("n\n");
+        assert_eq!(session.end().0, Some(1));
+    }
+}
+
+#[test]
 fn scan_does_not_ask_for_registered_folders() {
     let home = library();
     home.scan(&["a"]);

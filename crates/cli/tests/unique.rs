@@ -38,9 +38,14 @@ fn text_lists_files_with_totals() {
         home.real("pictures/new\\x0Aline"),
     );
     assert_eq!((output.out, output.err), (expected, String::new()));
-    home.check(&["unique", "--in", "nas/backup"], 0, "every file has a copy elsewhere (of 1 file, 4.9 KiB)\n", "");
+    home.check(&["unique", "--in", "nas/backup"], 0, "the only file (4.9 KiB) has a copy elsewhere\n", "");
     let none = ["unique", "--in", "pictures", "--min-size", "1MiB"];
     home.check(&none, 0, "no file of at least 1.0 MiB in pictures\n", "");
+    let twice = ["unique", "--in", "pictures", "--not-in", "nas", "--not-in", "nas/"];
+    home.check(&twice, 0, "\n3 files without a copy in nas, 3.4 KiB", "");
+    home.files(&[(b"nas/backup/again", &[1; 5_000])]);
+    home.scan(&["nas"]);
+    home.check(&["unique", "--in", "nas/backup"], 0, "all 2 files (9.8 KiB) have a copy elsewhere\n", "");
 }
 
 #[test]

@@ -21,18 +21,27 @@ pub(super) fn filter_notes(roots: &[PathBuf]) -> String {
 /// What the catalog lacks, and how to complete it.
 pub(super) struct Completeness {
     coverage: Coverage,
+    /// Another reason why the answer is incomplete.
+    reason: Option<String>,
     hints: Hints,
 }
 
 impl Completeness {
     /// Checks the given roots, or all roots if none is given.
     pub(super) fn new(store: &Store, roots: &[i64], hints: &Hints) -> Result<Self, Error> {
-        Ok(Completeness { coverage: coverage(store, roots)?, hints: hints.clone() })
+        Ok(Completeness::of(coverage(store, roots)?, hints))
     }
 
     /// Reports what another question has found.
     pub(super) fn of(coverage: Coverage, hints: &Hints) -> Self {
-        Completeness { coverage, hints: hints.clone() }
+        Completeness { coverage, reason: None, hints: hints.clone() }
+    }
+
+    /// Adds a reason why the answer is incomplete, if there is one.
+    pub(super) fn with_reason(mut self, reason: Option<String>) -> Self {
+        self.coverage.complete &= reason.is_none();
+        self.reason = reason;
+        self
     }
 
     pub(super) fn is_complete(&self) -> bool {
@@ -70,7 +79,7 @@ impl Completeness {
 
     /// Returns one line for each thing that is missing, or an empty string.
     pub(super) fn text(&self) -> String {
-        let mut lines: Vec<String> = self.coverage.reasons();
+        let mut lines: Vec<String> = self.reasons().collect();
         if !self.is_complete() {
             for line in &mut lines {
                 line.insert_str(0, "incomplete: ");
@@ -86,9 +95,13 @@ impl Completeness {
         lines.iter().map(|line| format!("{line}\n")).collect()
     }
 
+    fn reasons(&self) -> impl Iterator<Item = String> {
+        self.reason.iter().cloned().chain(self.coverage.reasons())
+    }
+
     /// Prints the same as warnings, for formats that cannot contain it.
     pub(super) fn warn(&self) {
-        for reason in self.coverage.reasons() {
+        for reason in self.reasons() {
             match self.is_complete() {
                 true => tracing::warn!("{reason}"),
                 false => tracing::warn!("the list is incomplete: {reason}"),

@@ -5,6 +5,7 @@
 use std::path::PathBuf;
 
 use gristmill_dedup::copies::{Copies, CopiesOptions, CopyState, FileAnswer, FileCopies, FoundCopy, copies};
+use serde::Serialize;
 
 use super::completeness::{Completeness, filter_notes};
 use crate::context::Context;
@@ -24,6 +25,9 @@ created since the last scan are not found. No file is changed.
 FILE itself is not listed. Its hard links, and other paths that lead to it, are listed as the same file (=). For a \
 symbolic link, the copies of its target are listed. All empty files are copies of each other.
 
+In JSON, `complete` is false if the catalog is incomplete, and also if a FILE has no answer: `failed_files` counts \
+these.
+
 Exit status:
   0    every FILE was examined, also if it has no copy
   1    a FILE does not exist or cannot be read; the others are answered
@@ -40,19 +44,27 @@ pub(crate) struct Args {
     files: Vec<PathBuf>,
 }
 
+#[derive(Serialize)]
+struct Answer<'a> {
+    #[serde(flatten)]
+    copies: &'a Copies,
+    /// Number of given files without an answer.
+    failed_files: usize,
+}
+
 pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
     let (store, _) = context.open_catalog()?;
     let options = CopiesOptions::default();
     let answer = while_showing(context.quiet, "comparing contents", || copies(&store, &args.files, &options))?;
     let has_roots = !store.roots().list()?.is_empty();
-    let mut outcome = Outcome::Done;
+    let mut failed_files = 0;
     for (file, answer) in args.files.iter().zip(&answer.files) {
         if let FileAnswer::Failed(failed) = answer {
             Error::Setting(format!("{}: {}", path(file), failed.error)).complete_commands(&context.hints).report();
-            outcome = Outcome::UserError;
+            failed_files += 1;
         }
     }
-    context.output.print(&answer, |_| {
+    context.output.print(&Answer { copies: &answer, failed_files }, |_| {
         let given = args.files.iter().zip(&answer.files);
         let found = given.filter_map(|(file, answer)| match answer {
             FileAnswer::Found(found) => Some(text(&path(file), found)),
@@ -67,18 +79,20 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
             false => format!("{text}\n{}", context.hints.nothing_scanned()),
         }
     })?;
-    Ok(outcome)
+    Ok(if failed_files == 0 { Outcome::Done } else { Outcome::UserError })
 }
 
 fn notes(answer: &Copies, hints: &Hints) -> String {
-    let notes = Completeness::of(answer.coverage.clone(), hints).text() + &filter_notes(&answer.filtered_roots);
+    let mut coverage = answer.coverage.clone();
+    // A scan cannot help if only a given file failed. Of all reasons, only absent roots leave the catalog complete.
+    coverage.complete |= coverage.reasons().len() == coverage.absent_roots.len();
+    let notes = Completeness::of(coverage, hints).text() + &filter_notes(&answer.filtered_roots);
     if notes.is_empty() { notes } else { format!("\n{notes}") }
 }
 
 fn text(given: &str, found: &FileCopies) -> String {
     let target = found.target.as_ref().map(|target| format!(" -> {}", path(target))).unwrap_or_default();
     let size = match found.size {
-        0 if found.copies > 0 => "empty, as all these copies are".to_owned(),
         0 => "empty".to_owned(),
         size => bytes(size),
     };

@@ -5,8 +5,12 @@
 mod filters;
 mod formats;
 
+use std::path::PathBuf;
+
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use gristmill_store::Store;
 use gristmill_store::catalog::{GroupQuery, SortBy};
+use gristmill_store::roots::Root;
 
 use self::filters::Filters;
 use self::formats::DupesView;
@@ -29,6 +33,10 @@ the same file through a bind mount or a followed link deletes the file. Text, JS
 
 Filters combine: a group is listed if one of its files has all of the given path, pattern, extension, type and time. \
 With --root, --reference or --match-names, the copies and the reclaimable space are those among the files that count.
+
+With --reference, the copies in these folders are kept: they count for --min-count and --across-roots, whichever \
+--root is given, and not as copies or reclaimable. Text and JSON name them (kept), CSV the first of each group, \
+--fdupes none.
 
 The cursor of --after is the number of groups already shown.
 
@@ -92,9 +100,11 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
         root_paths: RootPaths::new(&store)?,
         slice,
         is_filtered: args.filters.are_given(),
-        completeness: Completeness::new(&store, &query.roots, &context.hints)?,
+        only_ignored: args.filters.only_ignored(),
+        completeness: Completeness::new(&store, &roots_that_count(&store, &query)?, &context.hints)?,
         hints: context.hints.clone(),
     };
+    args.filters.warn(&store, &view.completeness)?;
     if !args.csv && !args.fdupes {
         return context.output.print(&view.json(), |_| view.text());
     }
@@ -106,4 +116,15 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
     let bytes = if args.csv { view.csv().into_bytes() } else { view.fdupes(end, args.hard_links) };
     context.output.print_bytes(&bytes)?;
     Ok(Outcome::Done)
+}
+
+/// Returns the roots with files that count as copies; none for all roots.
+fn roots_that_count(store: &Store, query: &GroupQuery) -> Result<Vec<i64>, Error> {
+    if query.roots.is_empty() {
+        return Ok(Vec::new());
+    }
+    let touches = |folder: &PathBuf, root: &Root| folder.starts_with(&root.path) || root.path.starts_with(folder);
+    let is_reference = |root: &&Root| query.reference.iter().any(|folder| touches(folder, root));
+    let reference = store.roots().list()?;
+    Ok(query.roots.iter().copied().chain(reference.iter().filter(is_reference).map(|root| root.id)).collect())
 }

@@ -68,7 +68,8 @@ pub(crate) struct Args {
     contained: bool,
 
     /// With --partial: minimum similarity in percent [default: 50]
-    #[arg(long, value_name = "PERCENT", requires = "partial", value_parser = percent)]
+    #[arg(long, value_name = "PERCENT", requires = "partial", conflicts_with = "contained")]
+    #[arg(value_parser = percent)]
     min_similarity: Option<u8>,
 
     /// With --partial: list at most N files for each difference; with --contained: at most N folders around each

@@ -15,8 +15,13 @@ use crate::output::path;
 use crate::units::plural;
 
 const HELP: &str = "\
-A group is named by any of its files, or by its group_key in `dupes --json`. The content is ignored, wherever its files \
-are and whatever copies are added later. `gristmill dupes --ignored` lists ignored groups. No file is changed.
+A group is named by any of its files, or by its group_key in `dupes --json`. The content is ignored, wherever its \
+files are and whatever copies are added later. `gristmill dupes --ignored` lists ignored groups. The totals of \
+`dupes`, `scan` and `report` leave them out. No file is changed.
+
+Exit status:
+  0    every group was found, also if nothing had to be changed
+  1    a FILE-OR-KEY names no group; the others are changed
 
 Examples:
   gristmill ignore ~/Music/cover.jpg
@@ -37,10 +42,10 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
     let (store, _) = context.open_catalog()?;
-    let (mut items, mut changed, mut outcome) = (Vec::new(), 0, Outcome::Done);
+    let (mut items, mut changed, mut failed) = (Vec::new(), 0, 0);
     for named in &args.groups {
         let mut item = json!({"named": path_text(named)});
-        match find(&store, named)? {
+        match find(&store, named, args.undo)? {
             Ok(key) => {
                 item["group_key"] = json!(key.to_string());
                 let is_changed = store.catalog().ignore_group(key, !args.undo)?;
@@ -48,37 +53,59 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
                 changed += u64::from(is_changed);
             }
             Err(reason) => {
+                Error::Setting(format!("{}: {reason}", path(named))).complete_commands(&context.hints).report();
                 item["error"] = json!(reason);
-                tracing::error!("{}: {reason}", path(named));
-                outcome = Outcome::UserError;
+                failed += 1;
             }
         }
         items.push(item);
     }
     let done = if args.undo { "shown again" } else { "ignored from now on" };
-    let unchanged = (args.groups.len() as u64).saturating_sub(changed);
+    let outcome = if failed == 0 { Outcome::Done } else { Outcome::UserError };
+    let unchanged = (args.groups.len() as u64).saturating_sub(changed + failed);
+    let counts = [(unchanged, "unchanged"), (failed, "failed")];
     context.output.summary(&json!({"items": items, "changed": changed}), outcome, |_| {
-        let others = if unchanged > 0 { format!(", {unchanged} unchanged") } else { String::new() };
-        format!("{} {done}{others}", plural(changed, "group"))
+        let others = counts.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!(", {count} {what}"));
+        format!("{} {done}{}", plural(changed, "group"), others.collect::<String>())
     })
 }
 
 /// Finds the group of a key or file. The inner error is the reason why there is none.
-fn find(store: &Store, named: &Path) -> Result<Result<GroupKey, String>, Error> {
-    if let Some(key) = named.to_str().and_then(|text| text.parse().ok()) {
-        return Ok(Ok(key));
-    }
+fn find(store: &Store, named: &Path, undo: bool) -> Result<Result<GroupKey, String>, Error> {
+    let invalid_key = match named.to_str().map(str::parse::<GroupKey>) {
+        Some(Ok(key)) => {
+            // A content that has no files any more may be shown again.
+            let is_known = undo || !store.catalog().group_files(&key, None, 1)?.items.is_empty();
+            return Ok(if is_known { Ok(key) } else { Err(UNKNOWN_KEY.to_owned()) });
+        }
+        Some(Err(error)) if looks_like_key(named) && named.symlink_metadata().is_err() => Some(error.to_string()),
+        _ => None,
+    };
     let absolute = std::path::absolute(named).unwrap_or_else(|_| named.to_path_buf());
     let resolved = absolute.parent().and_then(|folder| folder.canonicalize().ok()).zip(absolute.file_name());
     let resolved = resolved.map(|(folder, name)| folder.join(name));
     let roots = store.roots().list()?;
     for file in [Some(absolute), resolved].into_iter().flatten() {
-        let around = roots.iter().filter(|root| file.starts_with(&root.path));
-        let Some(root) = around.max_by_key(|root| root.path.as_os_str().len()) else { continue };
+        let Some(root) = gristmill_dedup::roots::innermost(&roots, &file) else { continue };
         let inside = file.strip_prefix(&root.path).unwrap_or(&file);
         if let Some(key) = store.catalog().group_of(root.id, inside)? {
             return Ok(Ok(key));
         }
     }
-    Ok(Err("no duplicates of this file are known; give a file that `gristmill dupes` lists, or a group_key".to_owned()))
+    Ok(Err(invalid_key.unwrap_or_else(|| UNKNOWN_FILE.to_owned())))
+}
+
+const UNKNOWN_FILE: &str =
+    "no duplicates of this file are known; give a file that `gristmill dupes` lists, or a group_key";
+
+const UNKNOWN_KEY: &str =
+    "no scanned file is known to have this content; `gristmill dupes --json` prints the group_key of each group";
+
+/// Whether a name has the form ALGORITHM:HEX.
+fn looks_like_key(name: &Path) -> bool {
+    let parts = name.to_str().and_then(|text| text.split_once(':'));
+    parts.is_some_and(|(algorithm, hash)| {
+        let is_algorithm = |c: char| c.is_ascii_alphanumeric() || c == '-';
+        !algorithm.is_empty() && algorithm.chars().all(is_algorithm) && hash.chars().all(|c| c.is_ascii_hexdigit())
+    })
 }

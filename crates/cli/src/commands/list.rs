@@ -7,23 +7,25 @@ use gristmill_dedup::lists::{ListCoverage, broken_links, empty_files, empty_fold
 use gristmill_store::Store;
 use serde_json::{Map, Value, json};
 
+use super::completeness::Completeness;
 use super::paging::{Offset, Paging, Slice};
 use super::root_paths::{RootPaths, bytes as path_bytes, path_text, select_roots, with_path};
 use crate::context::Context;
 use crate::error::{Error, Outcome};
 use crate::hints::Hints;
-use crate::output::path;
+use crate::output::{Output, path};
+use crate::progress::while_showing;
 use crate::units::{count_of, file_time};
 
 const HELP: &str = "\
-An empty file is a regular file of 0 bytes. An empty folder contains nothing, or only folders that are empty themselves; \
-only the topmost one is listed. A folder with a symbolic link, a pipe, a socket, a device or an entry that filters \
-excluded is not empty, and neither is one that could not be read. The folder of a root is not listed. A broken link is a \
-symbolic link whose target does not exist, or that leads back to itself.
+An empty file is a regular file of 0 bytes. An empty folder contains nothing, or only folders that are empty \
+themselves; only the topmost one is listed. A folder with a symbolic link, a pipe, a socket, a device or an entry that \
+filters excluded is not empty, and neither is one that could not be read. The folder of a root is not listed. A broken \
+link is a symbolic link whose target does not exist, or that leads back to itself.
 
 The list comes from the catalog: scanned folders are not read and nothing is changed. Entries that the filters of the \
-last scan excluded are not listed. A root is a folder you have scanned. The cursor of --after is the number of entries \
-already shown.
+last scan excluded are not listed. `gristmill scan` finds new broken links, `gristmill refresh` does not. A root is a \
+folder you have scanned. The cursor of --after is the number of entries already shown.
 
 Examples:
   gristmill list empty-folders
@@ -80,6 +82,7 @@ struct ListView<'a> {
     is_filtered: bool,
     root_paths: RootPaths,
     coverage: ListCoverage,
+    completeness: Completeness,
     hints: &'a Hints,
 }
 
@@ -88,7 +91,10 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
     let slice = args.paging.slice(for_programs);
     let (store, _) = context.open_catalog()?;
     let roots: Vec<i64> = select_roots(&store, &args.root)?.iter().map(|root| root.id).collect();
-    let items = args.kind.items(&store, &roots)?;
+    let items = while_showing(context.quiet, "reading the catalog", || args.kind.items(&store, &roots))?;
+    let coverage = list_coverage(&store, &roots)?;
+    let unlisted = (coverage.unlisted_folders > 0)
+        .then(|| format!("{} not listed completely by the last scan", count_of(coverage.unlisted_folders, "folder")));
     let total = items.len() as u64;
     let view = ListView {
         kind: args.kind,
@@ -97,14 +103,16 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
         slice,
         is_filtered: !args.root.is_empty(),
         root_paths: RootPaths::new(&store)?,
-        coverage: list_coverage(&store, &roots)?,
+        completeness: Completeness::of(coverage.coverage.clone(), &context.hints).with_reason(unlisted),
+        coverage,
         hints: &context.hints,
     };
     if !args.paths && !args.print0 {
         return context.output.print(&view.json(), |output| view.text(output));
     }
-    for reason in view.reasons() {
-        tracing::warn!("{reason}");
+    view.completeness.warn();
+    if let Some(note) = view.filter_note() {
+        tracing::warn!("{note}");
     }
     context.output.print_bytes(&view.paths(if args.print0 { 0 } else { b'\n' }))?;
     Ok(Outcome::Done)
@@ -179,12 +187,9 @@ impl ListView<'_> {
         })
     }
 
-    fn text(&self, output: &crate::output::Output) -> String {
+    fn text(&self, output: &Output) -> String {
         let (noun, nouns) = self.kind.nouns();
-        let mut text = match self.total {
-            0 => self.empty_text(nouns) + "\n",
-            total => format!("{}\n", count_of(total, noun)),
-        };
+        let mut text = String::new();
         if !self.items.is_empty() {
             let row = |item: &Item| {
                 let target = item.target.as_ref().map(path);
@@ -192,16 +197,15 @@ impl ListView<'_> {
             };
             let headers = if self.kind == Kind::BrokenLinks { &["PATH", "TARGET"][..] } else { &["PATH"] };
             text = output.uncut_table(headers, self.items.iter().map(row));
-            let range = self.slice.describe(nouns, self.items.len(), self.total);
-            text.push_str(&range.unwrap_or_else(|| count_of(self.total, noun)));
-            text.push('\n');
-        } else if let Some(range) = self.slice.describe(nouns, 0, self.total).filter(|_| self.total > 0) {
-            text = range + "\n";
         }
-        text.extend(self.reasons().map(|reason| format!("{reason}\n")));
-        if !self.coverage.complete {
-            text.push_str(&format!("Complete it with `{}`\n", self.hints.command("scan")));
-        }
+        let range = self.slice.describe(nouns, self.items.len(), self.total);
+        text.push_str(&match self.total {
+            0 => self.empty_text(nouns),
+            total => range.unwrap_or_else(|| count_of(total, noun)),
+        });
+        text.push('\n');
+        text.push_str(&self.completeness.text());
+        text.extend(self.filter_note().map(|note| note + "\n"));
         text
     }
 
@@ -213,19 +217,12 @@ impl ListView<'_> {
         }
     }
 
-    /// Returns the reasons why the list may lack entries, and the roots that cannot be reached now.
-    fn reasons(&self) -> impl Iterator<Item = String> {
-        let ListCoverage { complete, unlisted_folders, filtered_roots, coverage } = &self.coverage;
-        let unlisted = (*unlisted_folders > 0).then(|| {
-            format!("{} not listed completely by a scan of this version", count_of(*unlisted_folders, "folder"))
-        });
-        let prefix = if *complete { "" } else { "incomplete: " };
-        let missing = unlisted.into_iter().chain(coverage.reasons()).map(move |reason| format!("{prefix}{reason}"));
+    /// Names the command that shows the filters, if a root has some.
+    fn filter_note(&self) -> Option<String> {
         let command = self.hints.command("roots");
-        let filtered = (!filtered_roots.is_empty()).then(|| {
+        (!self.coverage.filtered_roots.is_empty()).then(|| {
             format!("entries that the filters of the last scan excluded are not listed; `{command}` shows them")
-        });
-        missing.chain(filtered)
+        })
     }
 
     fn paths(&self, end: u8) -> Vec<u8> {

@@ -24,8 +24,8 @@ Examples:
   gristmill roots remove ~/Pictures";
 
 const LIST: &str = "\
-Counts and filters are those of the last scan that finished; a scan of named files changes only the counts. If a root is inside another root, its files are counted \
-only there. A file with several hard links counts once in the size.
+Counts and filters are those of the last scan that finished; a scan of named files changes only the counts. If a root \
+is inside another root, its files are counted only there. A file with several hard links counts once in the size.
 
 Examples:
   gristmill roots list

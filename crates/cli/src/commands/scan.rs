@@ -13,6 +13,7 @@ use std::sync::Arc;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use gristmill_dedup::{Filter, ScanHandle, ScanMode, ScanOptions, ScanSummary, scan};
 use gristmill_store::Store;
+use gristmill_store::catalog::GroupQuery;
 use gristmill_store::roots::Root;
 use jiff::Timestamp;
 
@@ -26,16 +27,18 @@ use crate::error::{Error, Outcome};
 use crate::output::{note, path};
 use crate::settings::keys;
 use crate::supervisor::with_progress;
-use crate::units::thousands;
+use crate::units::count_of;
 
 const HELP: &str = "\
 The first scan of a folder registers it as a root: the folder with everything below it.
 
 A file can be named instead of a folder, also in a list (--files-from). Only the named files of its root are examined \
 then, and duplicates are searched among them and all files scanned before. A root of which only named files were \
-scanned is reported as not scanned completely. A file in no root registers its folder. Names are relative to the \
-current folder; a name without a file is an error, unless the catalog has the file, which is then marked missing. A \
-list with a NUL byte has NUL bytes between its names (find -print0), any other list has line ends.
+scanned is reported as not scanned completely. A file in no root registers its folder as a root, and later scans \
+without arguments scan all of that folder. --follow-links applies to the whole root of a named file, also in later \
+scans. Names are relative to the current folder; a name without a file is an error, unless the catalog has the file, \
+which is then marked missing. A list with a NUL byte has NUL bytes between its names (find -print0), any other list \
+has line ends.
 
 Only files that can be duplicates are read: those with the same size as another file of any root. Of large files, the \
 first and last blocks are compared before all of the content is read. No file is changed. If a scan is stopped or \
@@ -48,9 +51,10 @@ Patterns match the path inside the scanned folder:
   /mnt/nas/tmp     an absolute path inside a scanned folder
   a/**/b           ** is any number of folders; * and ? do not match a slash
   {jpg,png} [ab]   alternatives, characters; \\* is a literal star
-Patterns are case-sensitive unless --ignore-case is given, which applies to .gitignore files too. An excluded folder is excluded with everything below it. \
-Filters apply to this scan only: a later scan without them includes the files again. Files of an earlier scan that no \
-longer match are no longer listed; their hashes are kept. A pattern that cannot match anything is reported as a warning.
+Patterns are case-sensitive unless --ignore-case is given, which applies to .gitignore files too. An excluded folder \
+is excluded with everything below it. Filters apply to this scan only: a later scan without them includes the files \
+again. Files of an earlier scan that no longer match are no longer listed; their hashes are kept. A pattern that \
+cannot match anything is reported as a warning.
 
 Sizes are numbers of bytes or have a unit: K, M, G, T, P and KiB, MiB, … are powers of 1024; kB, MB, … are powers of \
 1000. 1.5G and \"10 MB\" are valid sizes.
@@ -206,7 +210,7 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
     inputs.take_known_files(store.as_ref())?;
     let known = store.as_ref().map_or_else(|| Ok(Vec::new()), |store| store.roots().list())?;
     let new = inputs.new_roots(&known)?;
-    if !confirm_registration(&new, args.yes)? {
+    if !confirm_registration(&new, &inputs.folders, args.yes)? {
         note("nothing was registered or scanned");
         return Ok(Outcome::UserError);
     }
@@ -260,12 +264,19 @@ pub(crate) fn scan_and_report(
         true => None,
         false => Some(Completeness::new(store, &[], &context.hints)?),
     };
+    // Other scans do not bring the groups up to date.
+    let counts_groups = !summary.interrupted && matches!(options.mode, ScanMode::All | ScanMode::Hash);
+    let ignored_groups = match counts_groups {
+        true => store.catalog().groups(&GroupQuery::default().limit(0))?.ignored,
+        false => 0,
+    };
     let view = ScanSummaryView {
         summary: &summary,
         roots: &store.roots().list()?,
         mode: options.mode,
         hints: &context.hints,
         completeness: completeness.as_ref(),
+        ignored_groups,
     };
     context.output.summary(&view.json()?, outcome, |output| match output.is_quiet() {
         true => format!("error: {}", view.unreadable().join("\n")),
@@ -292,17 +303,23 @@ fn filter(args: &Args) -> Result<Filter, Error> {
 }
 
 /// Asks whether to register new folders. Asks before the database is created, so that "no" leaves no file behind.
-/// Without a terminal, naming the folders or files is consent.
-fn confirm_registration(new: &[PathBuf], yes: bool) -> Result<bool, Error> {
+/// Without a terminal, naming the folders or files is consent. Folders that are not named contain named files.
+fn confirm_registration(new: &[PathBuf], named: &[PathBuf], yes: bool) -> Result<bool, Error> {
     if yes || new.is_empty() {
         return Ok(true);
     }
-    let mut shown: Vec<String> = new.iter().take(MAX_SHOWN_FOLDERS).map(path).collect();
-    if let more @ 1.. = new.len() - shown.len() {
-        shown.push(format!("{} more folders", thousands(more as u64)));
-    }
-    let question = format!("Register {} and scan? No file is changed.", shown.join(", "));
-    Ok(confirm(&question, true)?.unwrap_or(true))
+    let (whole, of_files): (Vec<_>, Vec<_>) = new.iter().partition(|folder| named.contains(folder));
+    let names = |folders: &[&PathBuf]| {
+        let mut shown: Vec<String> = folders.iter().take(MAX_SHOWN_FOLDERS).map(path).collect();
+        if let more @ 1.. = folders.len() - shown.len() {
+            shown.push(count_of(more as u64, "more folder"));
+        }
+        shown.join(", ")
+    };
+    let whole = (!whole.is_empty()).then(|| format!("{} and scan", names(&whole)));
+    let of_files = (!of_files.is_empty()).then(|| format!("{} and scan only the named files now", names(&of_files)));
+    let parts = whole.into_iter().chain(of_files).collect::<Vec<_>>();
+    Ok(confirm(&format!("Register {}? No file is changed.", parts.join(", and ")), true)?.unwrap_or(true))
 }
 
 /// Number of new folders that are named in the question whether to register them.

@@ -17,8 +17,8 @@ use crate::progress::while_showing;
 use crate::units::{bytes, count_of};
 
 const HELP: &str = "\
-A folder is given by its path, and a root (a folder you have scanned) also by its name. Copies are searched by content; \
-names do not matter. The list comes from the catalog: scanned folders are not read and nothing is changed.
+A folder is given by its path, and a root (a folder you have scanned) also by its name. Copies are searched by \
+content; names do not matter. The list comes from the catalog: scanned folders are not read and nothing is changed.
 
 Without --not-in, the files listed have no copy in any scanned folder outside the --in folders. With --not-in, only \
 copies in those folders count. If one of the folders is inside another, its files belong to the inner one. A hard \
@@ -130,7 +130,6 @@ fn table(output: &Output, items: &[UniqueFile], slice: Slice, total: u64) -> Str
 }
 
 fn totals(args: &Args, summary: &UniqueSummary) -> String {
-    let names = |folders: &[PathBuf]| folders.iter().map(path).collect::<Vec<_>>().join(", ");
     let elsewhere = if args.not_in.is_empty() { "elsewhere".to_owned() } else { format!("in {}", names(&args.not_in)) };
     let UniqueSummary { unique_files, unique_bytes, undecided_files, undecided_bytes, files, .. } = *summary;
     if files == 0 {
@@ -138,7 +137,12 @@ fn totals(args: &Args, summary: &UniqueSummary) -> String {
     }
     let of = format!("of {}, {}", count_of(files, "file"), bytes(summary.bytes));
     let mut text = match unique_files {
-        0 if undecided_files == 0 => format!("every file has a copy {elsewhere} ({of})\n"),
+        0 if undecided_files == 0 && files == 1 => {
+            format!("the only file ({}) has a copy {elsewhere}\n", bytes(summary.bytes))
+        }
+        0 if undecided_files == 0 => {
+            format!("all {} ({}) have a copy {elsewhere}\n", count_of(files, "file"), bytes(summary.bytes))
+        }
         0 => format!("no file is known to have no copy {elsewhere} ({of})\n"),
         _ => format!("{} without a copy {elsewhere}, {} ({of})\n", count_of(unique_files, "file"), bytes(unique_bytes)),
     };
@@ -146,4 +150,15 @@ fn totals(args: &Args, summary: &UniqueSummary) -> String {
         text.push_str(&format!("{} undecided, {}\n", count_of(undecided_files, "file"), bytes(undecided_bytes)));
     }
     text
+}
+
+/// Joins folders that were given, each once.
+fn names(folders: &[PathBuf]) -> String {
+    let mut once: Vec<&PathBuf> = Vec::new();
+    for folder in folders {
+        if !once.contains(&folder) {
+            once.push(folder);
+        }
+    }
+    once.into_iter().map(path).collect::<Vec<_>>().join(", ")
 }

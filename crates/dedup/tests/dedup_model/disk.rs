@@ -232,6 +232,10 @@ impl Disk {
             }
             Op::MoveFolder { from, to } => {
                 let (Some(from), Some(to)) = (self.folder(from), self.folder(to)) else { return Ok(None) };
+                // The folder would be replaced.
+                if self.is_bound(&to) {
+                    return Ok(None);
+                }
                 if let Some(parent) = to.parent() {
                     fs::create_dir_all(parent)?;
                 }

@@ -76,6 +76,18 @@ fn file_outside_the_catalog_is_compared_whatever_the_catalog_knows() {
 }
 
 #[test]
+fn file_has_the_root_that_contains_it_whether_or_not_it_was_scanned() {
+    let fixture = Fixture::of(&[("a", 1, 500)]);
+    fixture.scan();
+    fixture.write("new", &bytes(1, 500));
+    write(&fixture.outside("file"), &bytes(1, 500));
+    let root = Some(fixture.root.path.clone());
+    for (file, expected) in [(fixture.at("a"), &root), (fixture.at("new"), &root), (fixture.outside("file"), &None)] {
+        assert_eq!(&found(&fixture, &file).location.root, expected, "{}", file.display());
+    }
+}
+
+#[test]
 fn files_that_differ_outside_the_samples_are_no_copies() {
     for size in [80 * KIB, 2 * MIB] {
         let fixture = Fixture::new();

@@ -2,12 +2,13 @@
 
 use std::path::PathBuf;
 
-use clap::builder::{PossibleValuesParser, TypedValueParser};
-use gristmill_dedup::path_test;
+use clap::builder::{NonEmptyStringValueParser, PossibleValuesParser, TypedValueParser};
+use gristmill_dedup::{Filter, path_test};
 use gristmill_store::Store;
 use gristmill_store::catalog::{FileFilter, FileType, GroupQuery, Ignored};
 use jiff::Timestamp;
 
+use crate::commands::completeness::Completeness;
 use crate::commands::root_paths::select_roots;
 use crate::commands::value_parsers::{nanoseconds, size, timestamp};
 use crate::error::Error;
@@ -15,7 +16,7 @@ use crate::error::Error;
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Filters")]
 pub(super) struct Filters {
-    /// List only groups with at least N copies
+    /// List only groups with at least N copies, including those in --reference folders
     #[arg(long, value_name = "N", default_value = "2", value_parser = count)]
     min_count: u64,
 
@@ -40,7 +41,7 @@ pub(super) struct Filters {
     match_names: bool,
 
     /// List only groups with a file whose path contains this text, in any case
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
     contains: Option<String>,
 
     /// List only groups with a file that matches, as in `scan --include`; repeatable
@@ -56,7 +57,8 @@ pub(super) struct Filters {
     ext: Vec<String>,
 
     /// List only groups with a file of one of these types: image, video, audio, document, archive
-    #[arg(long = "type", value_name = "TYPES", value_delimiter = ',', value_parser = file_type(), hide_possible_values = true)]
+    #[arg(long = "type", value_name = "TYPES", value_delimiter = ',', value_parser = file_type())]
+    #[arg(hide_possible_values = true)]
     types: Vec<FileType>,
 
     /// List only groups with a file modified since: a date such as 2026-01-31, or a time ago such as 30d
@@ -75,15 +77,59 @@ pub(super) struct Filters {
 impl Filters {
     /// Whether any was given, so that there may be other groups.
     pub(super) fn are_given(&self) -> bool {
-        let Filters { min_count, min_size, root, across_roots, reference, match_names, contains, glob, .. } = self;
-        let Filters { ext, types, newer_than, older_than, ignored, .. } = self;
+        // Without `..`, so that the compiler reports a new filter that is missing here.
+        let Filters {
+            min_count,
+            min_size,
+            root,
+            across_roots,
+            reference,
+            match_names,
+            contains,
+            glob,
+            ignore_case: _,
+            ext,
+            types,
+            newer_than,
+            older_than,
+            ignored: _,
+        } = self;
         *min_count > 2
             || *min_size > 1
             || !(root.is_empty() && reference.is_empty() && glob.is_empty() && ext.is_empty() && types.is_empty())
-            || [*across_roots, *match_names, *ignored].contains(&true)
+            || *across_roots
+            || *match_names
             || contains.is_some()
             || newer_than.is_some()
             || older_than.is_some()
+    }
+
+    /// Whether the ignored groups are listed instead of the others.
+    pub(super) fn only_ignored(&self) -> bool {
+        self.ignored
+    }
+
+    /// Warns about patterns that cannot match. Whether a path exists in a root that cannot be reached is not known.
+    pub(super) fn warn(&self, store: &Store, completeness: &Completeness) -> Result<(), Error> {
+        let roots = store.roots().list()?;
+        let is_known = roots.iter().all(|root| completeness.is_reachable(root.id));
+        let paths: Vec<PathBuf> = roots.into_iter().map(|root| root.path).collect();
+        for (pattern, reason) in self.as_of_scan()?.unmatchable(&paths) {
+            if is_known || !pattern.starts_with('/') {
+                tracing::warn!("the pattern {pattern:?} matches nothing: {reason}");
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the filters that `scan` has too, for its checks.
+    fn as_of_scan(&self) -> Result<Filter, Error> {
+        let mut filter = Filter::default();
+        filter.include.clone_from(&self.glob);
+        filter.ignore_case = self.ignore_case;
+        filter.newer_than = self.newer_than.map(nanoseconds).transpose()?;
+        filter.older_than = self.older_than.map(nanoseconds).transpose()?;
+        Ok(filter)
     }
 
     /// Adds the filters to a query.
@@ -102,6 +148,8 @@ impl Filters {
     }
 
     fn files(&self, store: &Store) -> Result<FileFilter, Error> {
+        let as_of_scan = self.as_of_scan()?;
+        as_of_scan.check()?;
         let path = match self.glob.is_empty() {
             true => None,
             false => {
@@ -113,8 +161,8 @@ impl Filters {
             .contains(self.contains.clone())
             .extensions(self.ext.clone())
             .types(self.types.clone())
-            .modified_since(self.newer_than.map(nanoseconds).transpose()?)
-            .modified_before(self.older_than.map(nanoseconds).transpose()?)
+            .modified_since(as_of_scan.newer_than)
+            .modified_before(as_of_scan.older_than)
             .path(path))
     }
 }

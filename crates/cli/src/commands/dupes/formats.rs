@@ -16,16 +16,19 @@ pub(super) struct DupesView {
     pub(super) slice: Slice,
     /// Whether filters were given, so that there may be other groups.
     pub(super) is_filtered: bool,
+    /// Whether the ignored groups are listed instead of the others.
+    pub(super) only_ignored: bool,
     pub(super) completeness: Completeness,
     pub(super) hints: Hints,
 }
 
 impl DupesView {
     pub(super) fn text(&self) -> String {
-        let Groups { groups, total, files, reclaimable, redundant, state } = &self.groups;
-        let remark = state_remark(state).map(|remark| format!("{remark}\n")).unwrap_or_default();
+        let Groups { groups, total, files, reclaimable, redundant, ignored, state } = &self.groups;
+        let remarks = self.hints.ignored_groups(*ignored).into_iter().chain(state_remark(state));
+        let remarks: String = remarks.map(|remark| format!("{remark}\n")).collect();
         if *total == 0 {
-            return format!("{}\n{remark}{}", self.empty_text(), self.completeness.text());
+            return format!("{}\n{remarks}{}", self.empty_text(), self.completeness.text());
         }
         let mut text = String::new();
         for group in groups {
@@ -42,15 +45,19 @@ impl DupesView {
             bytes(*reclaimable),
             bytes(*redundant)
         ));
-        text + &remark + &self.completeness.text()
+        text + &remarks + &self.completeness.text()
     }
 
     fn empty_text(&self) -> String {
+        let all = |args: &str| format!("match the filters; `{}` lists all", self.hints.command(args));
         match () {
             () if self.root_paths.is_empty() => self.hints.nothing_scanned(),
-            () if self.is_filtered => {
-                format!("no duplicates match the filters; `{}` lists all", self.hints.command("dupes"))
+            () if self.only_ignored && self.is_filtered => format!("no ignored groups {}", all("dupes --ignored")),
+            () if self.only_ignored => "no ignored groups".to_owned(),
+            () if self.is_filtered && self.groups.ignored > 0 => {
+                format!("no duplicates {} that are not ignored", all("dupes"))
             }
+            () if self.is_filtered => format!("no duplicates {}", all("dupes")),
             () if !self.completeness.is_complete() => "no duplicates so far".to_owned(),
             () => "no duplicates".to_owned(),
         }
@@ -64,15 +71,16 @@ impl DupesView {
             bytes(group.reclaimable),
             if group.ignored { ", ignored" } else { "" }
         );
-        for member in &group.members {
+        let kept = group.kept.iter().map(|member| ("kept: ", member));
+        for (label, member) in group.members.iter().map(|member| ("", member)).chain(kept) {
             let path = path(self.root_paths.absolute(member.root, &member.path));
             let mark = if member.linked { '=' } else { ' ' };
             let mut notes: Vec<&str> = member.link().into_iter().collect();
             if !self.completeness.is_reachable(member.root) {
-                notes.push("possible copy: its root is not reachable now");
+                notes.push("possible copy: its root cannot be reached now");
             }
             let notes = if notes.is_empty() { String::new() } else { format!(" ({})", notes.join("; ")) };
-            text.push_str(&format!("  {mark} {path}{notes}\n"));
+            text.push_str(&format!("  {mark} {label}{path}{notes}\n"));
         }
         text
     }
@@ -98,15 +106,17 @@ impl DupesView {
                 "redundant_bytes": group.redundant,
                 "ignored": group.ignored,
                 "files": group.members.iter().map(file).collect::<Vec<_>>(),
+                "kept": group.kept.iter().map(file).collect::<Vec<_>>(),
             })
         };
-        let Groups { groups, total, files, reclaimable, redundant, state } = &self.groups;
+        let Groups { groups, total, files, reclaimable, redundant, ignored, state } = &self.groups;
         self.completeness.extend_json(json!({
             "items": groups.iter().map(group).collect::<Vec<_>>(),
             "total_groups": total,
             "total_files": files,
             "reclaimable_bytes": reclaimable,
             "redundant_bytes": redundant,
+            "ignored_groups": ignored,
             "next_cursor": self.slice.next_cursor(*total),
             "current": state.is_current,
         }))
@@ -114,9 +124,10 @@ impl DupesView {
 
     pub(super) fn csv(&self) -> String {
         let mut text = "group,group_key,size,copies,reclaimable_bytes,path,path_bytes,root,hard_link,mtime,reachable,\
-             symbolic_link,allocated_bytes\n"
+             symbolic_link,allocated_bytes,kept\n"
             .to_owned();
         for (number, group) in (self.slice.offset + 1..).zip(&self.groups.groups) {
+            let kept = group.kept.first().map(|kept| path_text(&self.root_paths.absolute(kept.root, &kept.path)));
             for member in &group.members {
                 let absolute = self.root_paths.absolute(member.root, &member.path);
                 let row = [
@@ -133,6 +144,7 @@ impl DupesView {
                     self.completeness.is_reachable(member.root).to_string(),
                     is_via_symlink(member).to_string(),
                     member.stat.allocated.to_string(),
+                    kept.clone().unwrap_or_default(),
                 ];
                 text.push_str(&row.map(|cell| csv_cell(&cell)).join(","));
                 text.push('\n');

@@ -29,10 +29,11 @@ impl ContainedView<'_> {
             return self.list.empty_text("no contained folders", "folders --contained");
         }
         let mut text = self.list.text("folders", self.folders.iter().map(folder));
-        text.push_str(&format!("{} wholly contained in another one", count_of(self.wholly, "folder")));
+        text.push_str(&format!("{} contained in another one", count_of(self.list.total, "folder")));
         match self.list.total - self.wholly {
             0 => {}
-            others => text.push_str(&format!("; {} apart from entries not scanned", count_of(others, "folder"))),
+            _ if self.wholly == 0 => text.push_str(", apart from entries not scanned"),
+            others => text.push_str(&format!(", {} of them apart from entries not scanned", thousands(others))),
         }
         text + "\n"
     }

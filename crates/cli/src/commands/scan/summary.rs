@@ -20,6 +20,8 @@ pub(super) struct ScanSummaryView<'a> {
     pub(super) hints: &'a Hints,
     /// None for an interrupted scan, whose result is incomplete.
     pub(super) completeness: Option<&'a Completeness>,
+    /// Groups that the totals leave out because the user ignores them.
+    pub(super) ignored_groups: u64,
 }
 
 impl ScanSummaryView<'_> {
@@ -65,6 +67,7 @@ impl ScanSummaryView<'_> {
         if self.reads() && !summary.interrupted {
             lines.push(String::new());
             lines.extend(self.duplicates());
+            lines.extend(self.hints.ignored_groups(self.ignored_groups));
         }
         lines.extend(self.completeness.map(|completeness| completeness.text().trim_end().to_owned()));
         lines.join("\n")
