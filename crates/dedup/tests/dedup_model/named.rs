@@ -179,7 +179,8 @@ impl Round {
 
 /// Returns the path with the links of its folder resolved, or `None` if the folder does not exist.
 fn resolved(path: &Path) -> Option<PathBuf> {
-    Some(fs::canonicalize(path.parent()?).ok()?.join(path.file_name()?))
+    let folder = fs::canonicalize(path.parent()?).ok().filter(|folder| folder.is_dir())?;
+    Some(folder.join(path.file_name()?))
 }
 
 fn rows_after(round: &Round, roots: &[Root]) -> Check<BTreeMap<PathBuf, Rows>> {
