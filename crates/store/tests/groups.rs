@@ -2,7 +2,7 @@
 //! naive evaluation of all rows.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{URL_SAFE, URL_SAFE_NO_PAD};
@@ -17,7 +17,15 @@ use tempfile::TempDir;
 struct Fixture {
     store: Store,
     conn: Connection,
-    _folder: TempDir,
+    folder: TempDir,
+}
+
+/// Opens a connection as of another program.
+fn connect(path: &Path) -> Connection {
+    let conn = Connection::open(path).unwrap();
+    conn.busy_timeout(std::time::Duration::from_secs(10)).unwrap();
+    conn.execute_batch("PRAGMA synchronous = OFF").unwrap();
+    conn
 }
 
 impl Fixture {
@@ -25,15 +33,17 @@ impl Fixture {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("c.db");
         let store = Store::options().durability(Durability::Normal).open(&path).unwrap();
-        let conn = Connection::open(&path).unwrap();
-        conn.busy_timeout(std::time::Duration::from_secs(10)).unwrap();
+        let conn = connect(&path);
         conn.execute_batch(
-            "PRAGMA synchronous = OFF;
-            INSERT INTO library_roots (id, name, root_path) VALUES (1, 'r', '/r'), (2, 's', '/s');
+            "INSERT INTO library_roots (id, name, root_path) VALUES (1, 'r', '/r'), (2, 's', '/s');
             INSERT INTO folders (id, library_id, relative_path) VALUES (1, 1, ''), (2, 2, '');",
         )
         .unwrap();
-        Fixture { store, conn, _folder: folder }
+        Fixture { store, conn, folder }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("c.db")
     }
 
     fn sql(&self, sql: &str) {
@@ -516,6 +526,42 @@ fn random_changes_are_followed_like_a_naive_evaluation() {
                 check(&fixture, &model, seed);
             }
         }
+        fixture.assert_follows(&format!("seed {seed}"));
+    }
+}
+
+/// Changes files and refreshes the groups in two stores at once, as two processes do.
+#[test]
+fn groups_follow_when_two_stores_change_and_refresh_them() {
+    for seed in 0..5 {
+        let fixture = Fixture::new();
+        for id in 1..=60 {
+            fixture.file(id, 1, &format!("f{id}"), (id % 9) as u8, 10);
+        }
+        let other = Store::options().durability(Durability::Normal).open(fixture.path()).unwrap();
+        std::thread::scope(|scope| {
+            for (number, store) in (0_i64..).zip([&fixture.store, &other]) {
+                let mut random = fastrand::Rng::with_seed(seed * 2 + number.cast_unsigned());
+                let conn = connect(&fixture.path());
+                scope.spawn(move || {
+                    for _ in 0..40 {
+                        // Each thread has its own files, of which it moves some between contents of both.
+                        let (id, content) = (random.i64(0..30) * 2 + 1 + number, random.u8(0..9));
+                        let sql = match random.u8(..5) {
+                            0 => format!("UPDATE library_files SET is_missing = 1 - is_missing WHERE id = {id}"),
+                            1 => "UPDATE duplicate_group_state SET needs_rebuild = 1".to_owned(),
+                            _ => {
+                                let hash = format!("{content:02x}").repeat(32);
+                                format!("UPDATE library_files SET content_hash = x'{hash}' WHERE id = {id}")
+                            }
+                        };
+                        conn.execute_batch(&sql).unwrap();
+                        let groups = store.catalog().groups(&GroupQuery::default()).unwrap();
+                        assert_eq!(groups.total, groups.groups.len() as u64, "seed {seed}");
+                    }
+                });
+            }
+        });
         fixture.assert_follows(&format!("seed {seed}"));
     }
 }

@@ -255,3 +255,65 @@ impl Drop for DirectWrites<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::Store;
+    use crate::catalog::{GroupQuery, Groups};
+    use crate::sqlite::WriteKind;
+
+    fn sql(store: &Store, sql: impl Into<String>) {
+        let sql = sql.into();
+        store.write(WriteKind::Compound, move |db| db.batch(&sql)).unwrap();
+    }
+
+    fn number(store: &Store, sql: &'static str) -> i64 {
+        store.read(|db| db.number(sql, [])).unwrap()
+    }
+
+    fn groups(store: &Store) -> Groups {
+        store.catalog().groups(&GroupQuery::default()).unwrap()
+    }
+
+    /// Inserts two files for each number, with the number as content and a path of 1,000 characters.
+    fn insert_pairs(store: &Store, from: u32, to: u32) {
+        sql(
+            store,
+            format!(
+                "WITH RECURSIVE n(i) AS (VALUES ({from} * 2) UNION ALL SELECT i + 1 FROM n WHERE i < {to} * 2 - 1)
+                INSERT INTO library_files (library_id, folder_id, relative_path, size_bytes, mtime_ns, inode, device,
+                    is_missing, needs_hash, hash_algorithm, content_hash)
+                SELECT 1, 1, printf('%01000d', i), 10, i, i + 1, 7, 0, 0, 'blake3', CAST(printf('%032d', i / 2) AS BLOB) FROM n"
+            ),
+        );
+    }
+
+    #[test]
+    fn full_disk_leaves_the_earlier_groups_until_there_is_space() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(folder.path().join("t.db")).unwrap();
+        sql(
+            &store,
+            "INSERT INTO library_roots (id, name, root_path) VALUES (1, 'r', '/r');
+            INSERT INTO folders (id, library_id, relative_path) VALUES (1, 1, '');",
+        );
+        insert_pairs(&store, 0, 10);
+        assert_eq!(groups(&store).total, 10);
+        let indexes = "SELECT count(*) FROM sqlite_schema WHERE tbl_name = 'duplicate_groups'";
+        let indexes_before = number(&store, indexes);
+        for rebuild in [0, 1] {
+            let before = groups(&store).total;
+            insert_pairs(&store, 100 * rebuild + 100, 100 * rebuild + 150);
+            sql(&store, format!("UPDATE duplicate_group_state SET needs_rebuild = {rebuild}"));
+            sql(&store, "PRAGMA max_page_count = 1");
+            for _ in 0..2 {
+                let found = groups(&store);
+                assert_eq!((found.total, found.state.is_current), (before, false), "rebuild {rebuild}");
+                assert_eq!(number(&store, indexes), indexes_before);
+            }
+            sql(&store, "PRAGMA max_page_count = 1000000");
+            let found = groups(&store);
+            assert_eq!((found.total, found.state.is_current), (before + 50, true), "rebuild {rebuild}");
+        }
+    }
+}
