@@ -10,9 +10,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use gristmill_pool::{TaskError, TaskResult};
-use gristmill_store::catalog::{
-    Batch, Digest, FileHash, FileRef, Listing, NewFileIds, ReadResult, SharedFile, Written,
-};
+use gristmill_store::catalog::{Batch, FileHash, FileRef, Listing, NewFileIds, ReadResult, SharedFile, Written};
 use gristmill_store::{Store, WriteHandle, process};
 
 use super::groups::SharedContents;
@@ -85,32 +83,20 @@ impl CatalogQueue {
     pub(super) fn add_listing(&self, number: u64, mut listing: Listing) -> TaskResult<()> {
         let mut producer = lock(&self.producer);
         for (position, digest) in &mut listing.contents {
-            producer.contents.compare(FileRef::New(number, *position), digest);
+            let stat = listing.new_files.get(*position as usize).map(|(_, stat)| *stat).unwrap_or_default();
+            producer.contents.compare(FileRef::New(number, *position), &stat, digest);
         }
         self.add(&mut producer, listing.weight(), |batch| batch.listings.push((number, listing)))
     }
 
-    pub(super) fn add_hashes(&self, hashes: Vec<FileHash>) -> TaskResult<()> {
-        self.add_compared(hashes, SharedContents::compare)
-    }
-
-    /// Adds the results for other names of files whose results were added.
-    pub(super) fn add_names(&self, hashes: Vec<FileHash>) -> TaskResult<()> {
-        self.add_compared(hashes, SharedContents::compare_name)
-    }
-
-    fn add_compared(
-        &self,
-        mut hashes: Vec<FileHash>,
-        compare: fn(&mut SharedContents, FileRef, &mut Digest),
-    ) -> TaskResult<()> {
+    pub(super) fn add_hashes(&self, mut hashes: Vec<FileHash>) -> TaskResult<()> {
         if hashes.is_empty() {
             return Ok(());
         }
         let mut producer = lock(&self.producer);
         for hash in &mut hashes {
             if let ReadResult::Content(digest) = &mut hash.result {
-                compare(&mut producer.contents, hash.file, digest);
+                producer.contents.compare(hash.file, &hash.stat, digest);
             }
         }
         self.add(&mut producer, hashes.len(), |batch| batch.hashes.append(&mut hashes))

@@ -352,7 +352,7 @@ impl EarlyStages {
     }
 }
 
-fn inode_key(stat: &Stat) -> (u64, u64, i64) {
+pub(super) fn inode_key(stat: &Stat) -> (u64, u64, i64) {
     (stat.device, stat.inode, stat.ctime_ns)
 }
 

@@ -9,9 +9,10 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use gristmill_store::Store;
-use gristmill_store::catalog::{Algorithm, Digest, FileRef, GroupQuery, HashUse, SharedFile, prefix};
+use gristmill_store::catalog::{Algorithm, Digest, FileRef, GroupQuery, HashUse, LinkKind, SharedFile, Stat, prefix};
 use gristmill_store::scans::Duplicates;
 
+use super::early::inode_key;
 use super::run::ScanRun;
 use crate::error::Result;
 
@@ -31,6 +32,16 @@ struct FirstFile {
     file: FileRef,
     unstored: Option<UnstoredHash>,
 }
+
+/// A first file with several names.
+struct Names {
+    identity: Identity,
+    /// The other names that were read, or that its content was recorded for.
+    others: Vec<FileRef>,
+}
+
+/// Device, inode and ctime, which all names of a file have in common.
+type Identity = (u64, u64, i64);
 
 /// A hash in less memory than a [`Digest`]: there is one for most files of a first scan.
 enum UnstoredHash {
@@ -68,6 +79,8 @@ pub(super) struct SharedContents {
     /// The first file of each content, by the prefix of its hash, until the content is known to be shared. Contents
     /// that share only the prefix count as shared too; a group requires equal hashes.
     first_files: HashMap<u64, Option<FirstFile>>,
+    /// Those of them that have several names.
+    names: HashMap<u64, Names>,
     newly_shared: Vec<SharedFile>,
     /// Whether more contents were read than `MAX_CONTENTS`.
     has_overflowed: bool,
@@ -75,25 +88,39 @@ pub(super) struct SharedContents {
 
 impl SharedContents {
     pub(super) fn new(every_file: bool) -> Self {
-        SharedContents { every_file, first_files: HashMap::new(), newly_shared: Vec::new(), has_overflowed: false }
+        SharedContents {
+            every_file,
+            first_files: HashMap::new(),
+            names: HashMap::new(),
+            newly_shared: Vec::new(),
+            has_overflowed: false,
+        }
     }
 
     /// Decides what the hash of a file is stored for. The second file of a content adds the first one to the newly
-    /// shared ones.
-    pub(super) fn compare(&mut self, file: FileRef, digest: &mut Digest) {
+    /// shared ones. Names of one file do not make its content shared, unless the hash is stored for each of them.
+    pub(super) fn compare(&mut self, file: FileRef, stat: &Stat, digest: &mut Digest) {
         if self.every_file {
             digest.used = HashUse::Group;
             return;
         }
         let is_full = self.first_files.len() >= MAX_CONTENTS;
         let key = prefix(&digest.hash);
+        let may_have_names = stat.links != LinkKind::Single && digest.samples.is_some();
+        let identity = may_have_names.then(|| inode_key(stat));
         match self.first_files.entry(key) {
             Entry::Occupied(mut first) => {
-                let shared = first.get_mut().take().map(|FirstFile { file, unstored }| {
+                if let Some(names) = self.names.get_mut(&key).filter(|names| Some(names.identity) == identity) {
+                    names.others.push(file);
+                    digest.used = HashUse::Samples;
+                    return;
+                }
+                if let Some(FirstFile { file, unstored }) = first.get_mut().take() {
                     let digest = unstored.map(|hash| hash.digest(key, HashUse::Group));
-                    SharedFile { file, digest }
-                });
-                self.newly_shared.extend(shared);
+                    let others = self.names.remove(&key).map_or_else(Vec::new, |names| names.others);
+                    let shared = std::iter::once(file).chain(others);
+                    self.newly_shared.extend(shared.map(|file| SharedFile { file, digest: digest.clone() }));
+                }
                 digest.used = HashUse::Group;
             }
             Entry::Vacant(vacant) if !is_full => {
@@ -101,19 +128,12 @@ impl SharedContents {
                 if unstored.is_some() {
                     digest.used = HashUse::Samples;
                 }
+                if let Some(identity) = identity {
+                    self.names.insert(key, Names { identity, others: Vec::new() });
+                }
                 vacant.insert(Some(FirstFile { file, unstored }));
             }
             Entry::Vacant(_) => self.has_overflowed = true,
-        }
-    }
-
-    /// Decides what the hash of another name of a file that was compared is stored for. Names of one file do not make
-    /// its content shared.
-    pub(super) fn compare_name(&mut self, file: FileRef, digest: &mut Digest) {
-        let is_of_one_file = matches!(self.first_files.get(&prefix(&digest.hash)), Some(Some(_)));
-        match digest.samples {
-            Some(_) if is_of_one_file && !self.every_file => digest.used = HashUse::Samples,
-            _ => self.compare(file, digest),
         }
     }
 
@@ -124,17 +144,21 @@ impl SharedContents {
     /// The files whose hash is known here but not stored.
     pub(super) fn remembered(&self) -> impl Iterator<Item = FileRef> {
         let firsts = self.first_files.values().flatten();
-        firsts.filter(|first| first.unstored.is_some()).map(|first| first.file)
+        let firsts = firsts.filter(|first| first.unstored.is_some()).map(|first| first.file);
+        firsts.chain(self.names.values().flat_map(|names| names.others.iter().copied()))
     }
 
     /// The hashes of the files for which `is_wanted`, to be kept.
     pub(super) fn kept(&self, is_wanted: impl Fn(FileRef) -> Option<i64>) -> Vec<SharedFile> {
-        let kept = self.first_files.iter().filter_map(|(key, first)| {
-            let FirstFile { file, unstored: Some(hash) } = first.as_ref()? else { return None };
-            let id = is_wanted(*file)?;
-            Some(SharedFile { file: FileRef::Row(id), digest: Some(hash.digest(*key, HashUse::Kept)) })
-        });
-        kept.collect()
+        let mut kept = Vec::new();
+        for (key, first) in &self.first_files {
+            let Some(FirstFile { file, unstored: Some(hash) }) = first else { continue };
+            let others = self.names.get(key).map_or(&[][..], |names| &names.others);
+            let wanted = std::iter::once(file).chain(others).filter_map(|file| is_wanted(*file));
+            let digest = |id| SharedFile { file: FileRef::Row(id), digest: Some(hash.digest(*key, HashUse::Kept)) };
+            kept.extend(wanted.map(digest));
+        }
+        kept
     }
 
     pub(super) fn compares_all(&self) -> bool {
@@ -230,4 +254,46 @@ pub(super) fn count(run: &mut ScanRun<'_>) -> Result<Option<Duplicates>> {
     summary.reclaimable_bytes = groups.reclaimable;
     summary.seconds.groups += begun.elapsed().as_secs_f64();
     Ok(Some(Duplicates { groups: groups.total, files: groups.files, reclaimable: groups.reclaimable }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stat(inode: u64) -> Stat {
+        Stat { inode, links: LinkKind::HardLinked, ..Stat::default() }
+    }
+
+    fn digest(content: u8) -> Digest {
+        let hash = vec![content; 32];
+        Digest { samples: Some(prefix(&hash).cast_signed()), ..Digest::unshared(Algorithm::Blake3, hash) }
+    }
+
+    /// Compares files, each with its row id, inode and content. Returns the rows that are part of a group.
+    fn shared(files: &[(i64, u64, u8)]) -> Vec<i64> {
+        let mut contents = SharedContents::new(false);
+        let mut shared = Vec::new();
+        for (row, inode, content) in files {
+            let mut digest = digest(*content);
+            contents.compare(FileRef::Row(*row), &stat(*inode), &mut digest);
+            shared.extend((digest.used == HashUse::Group).then_some(*row));
+        }
+        let first = contents.take_newly_shared();
+        assert!(first.iter().all(|shared| shared.digest.as_ref().is_some_and(|digest| digest.used == HashUse::Group)));
+        shared.extend(first.into_iter().filter_map(|shared| shared.file.row(&Default::default())));
+        shared.sort_unstable();
+        shared
+    }
+
+    #[test]
+    fn names_of_one_file_are_shared_only_with_another_file() {
+        assert!(shared(&[(1, 7, 1), (2, 7, 1)]).is_empty());
+        assert_eq!(shared(&[(1, 7, 1), (2, 8, 1)]), [1, 2]);
+        assert!(shared(&[(1, 7, 1), (2, 8, 2)]).is_empty());
+        // In every order, all names of both files are.
+        for order in [[1, 2, 3, 4], [3, 1, 4, 2], [1, 3, 2, 4], [4, 3, 2, 1]] {
+            let files = order.map(|row| (row, if row < 3 { 7 } else { 8 }, 1));
+            assert_eq!(shared(&files), [1, 2, 3, 4], "{order:?}");
+        }
+    }
 }

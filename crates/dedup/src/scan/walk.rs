@@ -77,7 +77,7 @@ pub(super) fn run(run: &mut ScanRun<'_>) -> Result<bool> {
     run.finish(&pool)?;
     if let Some(early) = &run.early {
         // Refused only if the scan is cancelled or a write has failed.
-        let _ = run.queue.add_names(early.take_other_names());
+        let _ = run.queue.add_hashes(early.take_other_names());
     }
     for walk in walks.iter().filter(|walk| walk.has_failed.load(Ordering::Relaxed)) {
         run.walked.remove(&walk.root.id);
