@@ -41,6 +41,8 @@ pub mod catalog;
 mod error;
 mod json;
 mod messages;
+#[cfg(feature = "openapi")]
+mod openapi;
 mod options;
 mod paths;
 pub mod process;
@@ -61,6 +63,7 @@ use serde::Serialize;
 
 pub use crate::catalog::{roots, scans};
 pub use crate::error::{Error, Result};
+pub use crate::json::{JsonRow, NestedJson};
 pub use crate::messages::{message_runs, positions, processed};
 pub use crate::paths::{display_path, is_invisible, resolve_last_link};
 pub use crate::protocol::{cleanup, jobs, rate_limits, thumbnails, wal};
@@ -311,6 +314,7 @@ impl fmt::Debug for Store {
 
 /// One page of rows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Page<T> {
     /// Rows of this page, at most the requested limit.
     pub items: Vec<T>,
@@ -319,6 +323,11 @@ pub struct Page<T> {
 }
 
 impl<T> Page<T> {
+    /// Returns the page with each row converted, for example to [`NestedJson`].
+    pub fn map<U>(self, convert: impl FnMut(T) -> U) -> Page<U> {
+        Page { items: self.items.into_iter().map(convert).collect(), next_cursor: self.next_cursor }
+    }
+
     /// Makes a page from up to `limit` + 1 rows; the extra row shows that there is a next page.
     fn from_rows(mut items: Vec<T>, limit: usize, cursor: impl Fn(&T) -> String) -> Self {
         let more = items.len() > limit;

@@ -49,13 +49,21 @@ pub(crate) fn invalid_value(row: &Row<'_>, column: &str, found: &str, expected: 
     SqlError::FromSqlConversionFailure(index, crate::sqlite::Type::Text, text.into())
 }
 
-/// Declares a struct for the rows of a table, in which each field is the column of its name.
+/// Declares a struct for the rows of a table, in which each field is the column of its name. A column that contains
+/// JSON is marked with the type that the JSON has: `payload: String as Object` for an object, `as Value` for any.
 macro_rules! table_row {
-    ($(#[$attribute:meta])* $vis:vis struct $name:ident { $($(#[$doc:meta])* $field_vis:vis $field:ident: $type:ty,)+ }) => {
+    ($(#[$attribute:meta])* $vis:vis struct $name:ident {
+        $($(#[$doc:meta])* $field_vis:vis $field:ident: $type:ty $(as $json:ident)?,)+
+    }) => {
         $(#[$attribute])*
+        #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
         #[allow(missing_docs, reason = "each field is the column of its name")]
         $vis struct $name {
-            $($(#[$doc])* $field_vis $field: $type,)+
+            $(
+                $(#[$doc])*
+                #[cfg_attr(feature = "openapi", schema(required = true $(, value_type = $json)?))]
+                $field_vis $field: $type,
+            )+
         }
 
         impl $name {
@@ -63,6 +71,22 @@ macro_rules! table_row {
                 Ok($name { $($field: $crate::rows::column(row, stringify!($field))?,)+ })
             }
         }
+
+        impl $crate::json::JsonRow for $name {
+            fn serialize_nested<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                use serde::ser::SerializeStruct as _;
+                let count = [$(stringify!($field)),+].len();
+                let mut fields = serializer.serialize_struct(stringify!($name), count)?;
+                $($crate::rows::table_row!(@field fields, self.$field, $field $(as $json)?);)+
+                fields.end()
+            }
+        }
+    };
+    (@field $fields:ident, $value:expr, $field:ident) => {
+        $fields.serialize_field(stringify!($field), &$value)?;
+    };
+    (@field $fields:ident, $value:expr, $field:ident as $json:ident) => {
+        $fields.serialize_field(stringify!($field), &$crate::json::nested(&$value))?;
     };
 }
 
@@ -91,6 +115,16 @@ macro_rules! string_enum {
                 Self::ALL.iter().copied().find(|value| value.as_str() == text)
             }
         }
+
+        #[cfg(feature = "openapi")]
+        impl utoipa::PartialSchema for $name {
+            fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::Schema> {
+                $crate::openapi::one_of($what, &[$($text),+])
+            }
+        }
+
+        #[cfg(feature = "openapi")]
+        impl utoipa::ToSchema for $name {}
 
         impl $crate::rows::Column for $name {
             fn read(row: &$crate::sqlite::Row<'_>, column: &str) -> $crate::sqlite::SqlResult<Self> {

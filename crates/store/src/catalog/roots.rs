@@ -19,26 +19,33 @@ use crate::time::UtcTime;
 
 /// A folder that is scanned.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Root {
     /// Id of the root.
     pub id: i64,
     /// Short name, unique among roots.
     pub name: String,
     /// Absolute path of the folder.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub path: PathBuf,
     /// Whether scans follow symbolic links below it.
     pub follow_links: bool,
     /// When it was registered.
     pub created_at: UtcTime,
     /// When its last scan was completed.
+    #[cfg_attr(feature = "openapi", schema(required = true))]
     pub last_scanned_at: Option<UtcTime>,
     /// Number of folders at its last scan, itself included.
+    #[cfg_attr(feature = "openapi", schema(required = true))]
     pub folders: Option<i64>,
     /// Number of files at its last scan.
+    #[cfg_attr(feature = "openapi", schema(required = true))]
     pub files: Option<i64>,
     /// Total size of the files in bytes.
+    #[cfg_attr(feature = "openapi", schema(required = true))]
     pub bytes: Option<i64>,
     /// Filters of the last scan that walked it, as JSON.
+    #[cfg_attr(feature = "openapi", schema(required = true))]
     pub filters: Option<String>,
     /// Identity of the filesystem that its folder was on at its last scan.
     #[serde(skip)]
@@ -47,6 +54,7 @@ pub struct Root {
 
 /// Number of records deleted with a root.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RemovedRoot {
     /// Number of deleted folder records.
     pub folders: usize,

@@ -87,7 +87,7 @@ table_row! {
         pub progress: f64,
         pub total_items: Option<i64>,
         pub processed_items: i64,
-        pub payload: String,
+        pub payload: String as Object,
         pub error_code: Option<String>,
         pub error_message: Option<String>,
         pub created_at: UtcTime,

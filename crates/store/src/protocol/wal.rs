@@ -107,6 +107,7 @@ pub enum WalRequestResult {
 
 /// WAL size in bytes and the number of requested checkpoints by status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[allow(missing_docs, reason = "the names describe the values")]
 pub struct WalMetrics {
     pub wal_size_bytes: u64,
@@ -115,6 +116,7 @@ pub struct WalMetrics {
     pub retryable: u64,
     pub completed: u64,
     pub failed: u64,
+    #[cfg_attr(feature = "openapi", schema(required = true))]
     pub latest_completed_at: Option<UtcTime>,
 }
 

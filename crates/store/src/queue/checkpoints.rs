@@ -23,7 +23,7 @@ table_row! {
         /// Name of the step.
         pub step: String,
         /// Saved data as JSON.
-        pub data: String,
+        pub data: String as Value,
         /// When the data was last saved.
         pub updated_at: UtcTime,
     }

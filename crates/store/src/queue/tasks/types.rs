@@ -69,6 +69,7 @@ fn check_name(what: &str, value: &str) -> Result<()> {
 
 /// Result of inserting a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Enqueued {
     /// Id of the task.
     pub id: i64,
@@ -130,8 +131,8 @@ table_row! {
         pub error_message: Option<String>,
         pub unique_key: Option<String>,
         pub document_id: Option<String>,
-        pub result: Option<String>,
-        pub payload: String,
+        pub result: Option<String> as Value,
+        pub payload: String as Value,
     }
 }
 
@@ -296,6 +297,7 @@ pub struct ClaimBatch {
 
 /// Result of a recovery.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Recovered {
     /// Number of tasks that are pending again.
     pub freed: usize,
