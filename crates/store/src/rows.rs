@@ -25,6 +25,13 @@ macro_rules! plain_columns {
     };
 }
 
+/// A number that is not negative.
+impl Column for u64 {
+    fn read(row: &Row<'_>, column: &str) -> SqlResult<Self> {
+        Ok(u64::try_from(row.get::<_, i64>(column)?).unwrap_or(0))
+    }
+}
+
 plain_columns!(bool, f64, i32, i64, u32, String, Option<i32>, Option<i64>, Option<u32>, Option<String>);
 
 /// Text that is not a time is an error, because the end of a lease must not be guessed.

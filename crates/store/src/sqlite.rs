@@ -31,7 +31,7 @@ pub use self::opened_files::{FileState, OpenedFiles};
 pub use self::publish::{Draft, ExistingFile, PublishError, folder_of, publish, remove_database};
 pub use self::tables::{is_store, table_exists};
 pub use self::writer::WriteHandle;
-pub(crate) use self::writer::WriteKind;
+pub(crate) use self::writer::{WriteKind, lock};
 pub use crate::paths::with_suffix;
 
 pub(crate) use rusqlite::params;

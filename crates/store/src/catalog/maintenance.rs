@@ -6,6 +6,7 @@ use super::{Catalog, groups};
 use crate::error::Result;
 use crate::lease::sortable_time;
 use crate::sqlite::{Db, WriteKind};
+use crate::tasks;
 use crate::time::UtcTime;
 
 /// Number of purged rows.
@@ -138,6 +139,7 @@ impl Catalog<'_> {
     pub fn verify(self) -> Result<Vec<Check>> {
         self.0.read(|db| {
             let mut checks = RULES.iter().map(|rule| rule.check(db)).collect::<Result<Vec<_>>>()?;
+            checks.push(tasks::check_counts(db)?);
             checks.push(check_groups(db)?);
             Ok(checks)
         })
@@ -155,6 +157,7 @@ impl Catalog<'_> {
                 Ok(Check { repaired, ..check })
             };
             let mut checks = RULES.iter().map(repair).collect::<Result<Vec<_>>>()?;
+            checks.push(tasks::repair_counts(db)?);
             let check = check_groups(db)?;
             if check.broken > 0 {
                 groups::mark_all_changed(db)?;

@@ -65,20 +65,21 @@ impl MessageRuns<'_> {
     /// Counts a start unless `limit` is reached; it is then on disk. Returns the new count, or `None` at the limit.
     pub fn start(self, scope: &str, key: RunKey, limit: u32) -> Result<Option<u32>> {
         let scope = check_scope(scope)?;
-        self.0.write(WriteKind::Statement, move |db| count_start(db, &scope, key, limit))
+        self.0.write(WriteKind::TaskStatement, move |db| count_start(db, &scope, key, limit))
     }
 
     /// Counts a start of each message, like [`start`](Self::start).
     pub fn start_all(self, scope: &str, keys: Vec<RunKey>, limit: u32) -> Result<Vec<Option<u32>>> {
         let scope = check_scope(scope)?;
-        self.0
-            .write(WriteKind::Compound, move |db| keys.iter().map(|key| count_start(db, &scope, *key, limit)).collect())
+        self.0.write(WriteKind::TaskCompound, move |db| {
+            keys.iter().map(|key| count_start(db, &scope, *key, limit)).collect()
+        })
     }
 
     /// Reverts starts whose runs the consumer itself ended, such as at shutdown: they are not crashes.
     pub fn undo_starts(self, scope: &str, keys: Vec<RunKey>) -> Result<()> {
         let scope = check_scope(scope)?;
-        self.0.write(WriteKind::Compound, move |db| {
+        self.0.write(WriteKind::TaskCompound, move |db| {
             let sql = "UPDATE message_runs SET starts = starts - 1
                 WHERE scope = ?1 AND fingerprint = ?2 AND copy = ?3 AND starts > 0";
             for_each_key(&keys, |key| db.execute(sql, params![scope, key.fingerprint, key.copy]))?;
@@ -91,7 +92,7 @@ impl MessageRuns<'_> {
     /// Records a failed attempt: the number of failed attempts and the last error. No start without an outcome remains.
     pub fn fail(self, scope: &str, key: RunKey, failed: u32, error: String) -> Result<()> {
         let scope = check_scope(scope)?;
-        self.0.write(WriteKind::Statement, move |db| {
+        self.0.write(WriteKind::TaskStatement, move |db| {
             let sql = "INSERT INTO message_runs (scope, fingerprint, copy, starts, failed, error, updated_at)
                     VALUES (?1, ?2, ?3, 0, ?4, ?5, ?6)
                 ON CONFLICT DO UPDATE SET starts = 0, failed = excluded.failed, error = excluded.error,
@@ -104,7 +105,7 @@ impl MessageRuns<'_> {
     /// Deletes messages that have ended.
     pub fn finish(self, scope: &str, keys: Vec<RunKey>) -> Result<()> {
         let scope = check_scope(scope)?;
-        self.0.write(WriteKind::Compound, move |db| {
+        self.0.write(WriteKind::TaskCompound, move |db| {
             let sql = "DELETE FROM message_runs WHERE scope = ?1 AND fingerprint = ?2 AND copy = ?3";
             for_each_key(&keys, |key| db.execute(sql, params![scope, key.fingerprint, key.copy]))
         })
@@ -112,7 +113,7 @@ impl MessageRuns<'_> {
 
     /// Deletes up to `limit` messages of any scope, oldest first, that were not updated for `age`. Returns how many.
     pub fn prune(self, age: Duration, limit: usize) -> Result<usize> {
-        self.0.write(WriteKind::Statement, move |db: &Db<'_>| {
+        self.0.write(WriteKind::TaskStatement, move |db: &Db<'_>| {
             db.execute(PRUNE, params![db.now.minus(age).to_string(), crate::sql_limit(limit)])
         })
     }

@@ -28,7 +28,7 @@ impl Positions<'_> {
             ));
         }
         let (stream, consumer) = (stream.to_owned(), consumer.to_owned());
-        self.0.write(WriteKind::Statement, move |db| {
+        self.0.write(WriteKind::TaskStatement, move |db| {
             let sql = "INSERT INTO stream_positions (stream, consumer, next_offset, updated_at)
                 VALUES (?1, ?2, ?3, ?4) ON CONFLICT (stream, consumer)
                 DO UPDATE SET next_offset = excluded.next_offset, updated_at = excluded.updated_at";

@@ -59,7 +59,7 @@ impl ProcessedIds<'_> {
     /// Claims messages in one transaction, like [`claim`](Self::claim). An id that occurs twice is claimed once.
     pub fn claim_all(self, scope: &str, ids: Vec<String>, window: Duration) -> Result<Vec<ClaimResult>> {
         let scope = scope.to_owned();
-        self.0.write(WriteKind::Compound, move |db| {
+        self.0.write(WriteKind::TaskCompound, move |db| {
             let seen = "SELECT 1 FROM seen_messages WHERE scope = ?1 AND message_id = ?2 AND seen_at > ?3";
             let claimed = "SELECT claimed_by, claimed_at > ?3 FROM message_claims WHERE scope = ?1 AND message_id = ?2";
             let insert = "INSERT OR REPLACE INTO message_claims (scope, message_id, claimed_by, claimed_at)
@@ -90,7 +90,7 @@ impl ProcessedIds<'_> {
     /// Releases claims of this process in one transaction.
     pub fn release_all(self, scope: &str, ids: Vec<String>) -> Result<()> {
         let scope = scope.to_owned();
-        self.0.write(WriteKind::Compound, move |db| {
+        self.0.write(WriteKind::TaskCompound, move |db| {
             let sql = "DELETE FROM message_claims WHERE scope = ?1 AND message_id = ?2 AND claimed_by = ?3";
             ids.iter().try_for_each(|id| db.execute(sql, params![scope, id, process::tag()]).map(drop))
         })
@@ -110,7 +110,7 @@ impl ProcessedIds<'_> {
             ));
         }
         let scope = scope.to_owned();
-        self.0.write(WriteKind::Compound, move |db| {
+        self.0.write(WriteKind::TaskCompound, move |db| {
             // After the clock was set back, an earlier time does not replace a later one.
             let sql = "INSERT INTO seen_messages (scope, message_id, seen_at) VALUES (?1, ?2, ?3)
                 ON CONFLICT (scope, message_id) DO UPDATE SET seen_at = excluded.seen_at
@@ -126,7 +126,7 @@ impl ProcessedIds<'_> {
     /// Deletes up to `limit` ids of a scope that were recorded `window` ago or earlier, oldest first. Returns how many.
     pub fn prune(self, scope: &str, window: Duration, limit: usize) -> Result<usize> {
         let scope = scope.to_owned();
-        self.0.write(WriteKind::Compound, move |db| {
+        self.0.write(WriteKind::TaskCompound, move |db| {
             let claims = "DELETE FROM message_claims WHERE scope = ?1 AND claimed_at <= ?2";
             db.execute(claims, params![scope, db.now.minus(window.max(CLAIM_RETENTION)).to_string()])?;
             let horizon = db.now.minus(window).to_string();

@@ -77,7 +77,7 @@ impl Cleanups<'_> {
         if group_key.is_empty() || group_key.len() > 256 {
             return Err(Error::Invalid(format!("invalid group key {group_key:?}; expected 1 to 256 bytes")));
         }
-        self.0.write_and_notify(WriteKind::Compound, move |db| {
+        self.0.write_and_notify(WriteKind::TaskCompound, move |db| {
             LEASE_RULES.recover(db)?;
             let sql = "INSERT INTO thumbnail_cleanup_jobs (group_key, status, execute_after, created_at, updated_at)
                 VALUES (?1, 'pending', ?2, ?3, ?3)
@@ -95,7 +95,7 @@ impl Cleanups<'_> {
     /// Claims a clean-up that is due and whose group has no unfinished thumbnail. Expired ones become pending first.
     pub fn claim(self, token: &Token, lease: Duration) -> Result<Option<CleanupRow>> {
         let token = token.clone();
-        self.0.write(WriteKind::Compound, move |db| {
+        self.0.write(WriteKind::TaskCompound, move |db| {
             let due = sortable_time("execute_after");
             let ids = format!(
                 "SELECT id FROM thumbnail_cleanup_jobs WHERE status = 'pending' AND {due} <= ?1 AND NOT {}
@@ -113,7 +113,7 @@ impl Cleanups<'_> {
     /// thumbnail.
     pub fn remove_finished_thumbnails(self, id: i64, token: &Token) -> Result<Vec<String>> {
         let token = token.clone();
-        self.0.write(WriteKind::Compound, move |db| {
+        self.0.write(WriteKind::TaskCompound, move |db| {
             let sql = "SELECT count(*) FROM thumbnail_cleanup_jobs
                 WHERE id = ?1 AND status = 'running' AND worker_id = ?2";
             let is_owner = db.number(sql, params![id, token.as_str()])? == 1;
@@ -125,7 +125,7 @@ impl Cleanups<'_> {
     /// Ends a clean-up with success, or with an error message for people.
     pub fn finish(self, id: i64, token: &Token, outcome: Result<(), String>) -> Result<CleanupRow> {
         let token = token.clone();
-        self.0.write(WriteKind::Compound, move |db| {
+        self.0.write(WriteKind::TaskCompound, move |db| {
             let (status, code, message) = match &outcome {
                 Ok(()) => (CleanupStatus::Completed, None, None),
                 Err(message) => (CleanupStatus::Failed, Some(THUMB_CLEANUP_FAILED), Some(message)),
@@ -139,17 +139,17 @@ impl Cleanups<'_> {
     /// Returns a clean-up to pending, so that another worker can claim it at once.
     pub fn release(self, id: i64, token: &Token) -> Result<CleanupRow> {
         let token = token.clone();
-        self.0.write_and_notify(WriteKind::Compound, move |db| lease::release(db, id, &token))
+        self.0.write_and_notify(WriteKind::TaskCompound, move |db| lease::release(db, id, &token))
     }
 
     /// Makes clean-ups with an expired lease pending. Returns how many.
     pub fn recover(self) -> Result<usize> {
-        self.0.write_and_notify(WriteKind::Compound, |db| LEASE_RULES.recover(db))
+        self.0.write_and_notify(WriteKind::TaskCompound, |db| LEASE_RULES.recover(db))
     }
 
     /// Like [`recover`](Self::recover), and also frees expired leases of the calling worker that are not in `held`.
     pub fn recover_by(self, held: HeldLeases) -> Result<usize> {
-        self.0.write_and_notify(WriteKind::Compound, move |db| LEASE_RULES.recover_by(db, &held))
+        self.0.write_and_notify(WriteKind::TaskCompound, move |db| LEASE_RULES.recover_by(db, &held))
     }
 
     /// Returns the clean-up of a group.

@@ -135,7 +135,7 @@ impl Jobs<'_> {
     pub fn create(self, kind: JobKind, payload: &str, dry_run: bool) -> Result<JobRow> {
         check_payload(payload)?;
         let (id, payload) = (uuid::Uuid::new_v4().to_string(), payload.to_owned());
-        self.0.write_and_notify(WriteKind::Compound, move |db| {
+        self.0.write_and_notify(WriteKind::TaskCompound, move |db| {
             if is_leased(kind) {
                 LEASE_RULES.recover(db)?;
                 check_no_other_active(db, &id)?;
@@ -151,7 +151,7 @@ impl Jobs<'_> {
     /// Claims the oldest pending scan or hash job, if there is one. Expired jobs become retryable first.
     pub fn claim(self, token: &Token, lease: Duration) -> Result<Option<JobRow>> {
         let token = token.clone();
-        self.0.write(WriteKind::Compound, move |db| {
+        self.0.write(WriteKind::TaskCompound, move |db| {
             let ids = format!(
                 "SELECT id FROM jobs WHERE status = 'pending' AND kind IN ('scan', 'hash') ORDER BY {}, id",
                 sortable_time("created_at")
@@ -175,7 +175,7 @@ impl Jobs<'_> {
         let items = i64::try_from(processed_items)
             .map_err(|_| Error::Invalid(format!("too many processed items: {processed_items}")))?;
         let (id, token) = (id.to_owned(), token.clone());
-        self.0.write(WriteKind::Compound, move |db| {
+        self.0.write(WriteKind::TaskCompound, move |db| {
             let heartbeat_result = LEASE_RULES.heartbeat(db, &id, (&token, lease), &[&progress, &items])?;
             if heartbeat_result == HeartbeatResult::Lost {
                 lease::row::<JobRow>(db, &id)?;
@@ -187,7 +187,7 @@ impl Jobs<'_> {
     /// Ends a run with success, or with an error message for people.
     pub fn finish(self, id: &str, token: &Token, outcome: Result<(), String>) -> Result<JobRow> {
         let (id, token) = (id.to_owned(), token.clone());
-        self.0.write(WriteKind::Compound, move |db| {
+        self.0.write(WriteKind::TaskCompound, move |db| {
             let done = match &outcome {
                 Ok(()) => {
                     let sets = "status = 'completed', progress = 1.0, error_code = NULL, error_message = NULL,
@@ -204,7 +204,7 @@ impl Jobs<'_> {
     pub fn mark_retryable(self, id: &str, token: &Token, code: &str, message: &str) -> Result<JobRow> {
         let (id, token) = (id.to_owned(), token.clone());
         let (code, message) = (code.to_owned(), message.to_owned());
-        self.0.write(WriteKind::Compound, move |db| {
+        self.0.write(WriteKind::TaskCompound, move |db| {
             let done = end_with_error(db, &id, &token, JobStatus::Retryable, &code, &message)?;
             lease::require_owned(db, done, &id, &token)
         })
@@ -213,7 +213,7 @@ impl Jobs<'_> {
     /// Returns a job to pending, so that another worker can claim it at once.
     pub fn release(self, id: &str, token: &Token) -> Result<JobRow> {
         let (id, token) = (id.to_owned(), token.clone());
-        self.0.write_and_notify(WriteKind::Compound, move |db| {
+        self.0.write_and_notify(WriteKind::TaskCompound, move |db| {
             // The protocol allows the change from running to pending only through retryable.
             if LEASE_RULES.release(db, &id, &token, "status = 'retryable', updated_at = ?1")? {
                 to_pending(db, &id)?;
@@ -226,7 +226,7 @@ impl Jobs<'_> {
     /// Cancels an unfinished job of any kind. A worker that runs it sees this at its next heartbeat.
     pub fn cancel(self, id: &str) -> Result<JobRow> {
         let id = id.to_owned();
-        self.0.write(WriteKind::Compound, move |db| {
+        self.0.write(WriteKind::TaskCompound, move |db| {
             let sql = "UPDATE jobs SET status = 'cancelled', finished_at = ?2, lease_expires_at = NULL, updated_at = ?2
                 WHERE id = ?1 AND status IN ('pending', 'running', 'retryable')";
             let count = db.execute(sql, params![id, db.now()])?;
@@ -237,7 +237,7 @@ impl Jobs<'_> {
     /// Makes a retryable job pending. Conflicts with another active scan or hash job.
     pub fn reset(self, id: &str) -> Result<JobRow> {
         let id = id.to_owned();
-        self.0.write_and_notify(WriteKind::Compound, move |db| {
+        self.0.write_and_notify(WriteKind::TaskCompound, move |db| {
             LEASE_RULES.recover(db)?;
             let job: JobRow = lease::row(db, &id)?;
             if job.status == JobStatus::Retryable && is_leased(job.kind) {
@@ -250,12 +250,12 @@ impl Jobs<'_> {
 
     /// Makes scan and hash jobs with an expired lease retryable. Returns how many.
     pub fn recover(self) -> Result<usize> {
-        self.0.write_and_notify(WriteKind::Compound, |db| LEASE_RULES.recover(db))
+        self.0.write_and_notify(WriteKind::TaskCompound, |db| LEASE_RULES.recover(db))
     }
 
     /// Like [`recover`](Self::recover), and also frees expired leases of the calling worker that are not in `held`.
     pub fn recover_by(self, held: HeldLeases) -> Result<usize> {
-        self.0.write_and_notify(WriteKind::Compound, move |db| LEASE_RULES.recover_by(db, &held))
+        self.0.write_and_notify(WriteKind::TaskCompound, move |db| LEASE_RULES.recover_by(db, &held))
     }
 
     /// Returns the job with this id.

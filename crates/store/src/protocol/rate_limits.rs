@@ -75,7 +75,7 @@ impl RateLimits<'_> {
         }
         let cost = i64::try_from(cost.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX);
         let bucket = bucket.to_owned();
-        self.0.write(WriteKind::Compound, move |db| reserve(db, &bucket, cost))
+        self.0.write(WriteKind::TaskCompound, move |db| reserve(db, &bucket, cost))
     }
 }
 

@@ -180,7 +180,7 @@ impl Thumbnails<'_> {
     /// now. [`Error::QueueFull`] if `capacity` thumbnails are pending or running.
     pub fn request(self, new: NewThumbnail, capacity: usize) -> Result<ThumbnailRow> {
         check(&new)?;
-        self.0.write_and_notify(WriteKind::Compound, move |db| {
+        self.0.write_and_notify(WriteKind::TaskCompound, move |db| {
             let admitted = match by_key(db, &new.thumb_key)? {
                 None => insert(db, &new, capacity)?,
                 Some(row) if row.status == ThumbStatus::Failed && row.retry_after <= Some(db.now) => {
@@ -200,7 +200,7 @@ impl Thumbnails<'_> {
     /// Claims the oldest pending thumbnail of a media type that is below its limit. Expired ones become pending first.
     pub fn claim(self, token: &Token, lease: Duration, limits: ThumbLimits) -> Result<Option<ThumbnailRow>> {
         let token = token.clone();
-        self.0.write(WriteKind::Compound, move |db| {
+        self.0.write(WriteKind::TaskCompound, move |db| {
             let ids = format!(
                 "SELECT id FROM (SELECT * FROM ({}) UNION ALL SELECT * FROM ({})) ORDER BY created, id",
                 oldest_pending_sql(MediaType::Image, 5),
@@ -213,13 +213,13 @@ impl Thumbnails<'_> {
     /// Renews the lease of a thumbnail.
     pub fn heartbeat(self, id: i64, token: &Token, lease: Duration) -> Result<HeartbeatResult> {
         let token = token.clone();
-        self.0.write(WriteKind::Compound, move |db| LEASE_RULES.heartbeat(db, &id, (&token, lease), &[]))
+        self.0.write(WriteKind::TaskCompound, move |db| LEASE_RULES.heartbeat(db, &id, (&token, lease), &[]))
     }
 
     /// Stores the outcome of a claimed thumbnail.
     pub fn finish(self, id: i64, token: &Token, outcome: ThumbOutcome) -> Result<ThumbnailRow> {
         let token = token.clone();
-        self.0.write(WriteKind::Compound, move |db| {
+        self.0.write(WriteKind::TaskCompound, move |db| {
             let done = match &outcome {
                 ThumbOutcome::Ready { width, height, bytes_size } => {
                     let sets = "status = 'ready', width = ?4, height = ?5, bytes_size = ?6, error_code = NULL,
@@ -242,17 +242,17 @@ impl Thumbnails<'_> {
     /// Returns a thumbnail to pending, so that another worker can claim it at once.
     pub fn release(self, id: i64, token: &Token) -> Result<ThumbnailRow> {
         let token = token.clone();
-        self.0.write_and_notify(WriteKind::Compound, move |db| lease::release(db, id, &token))
+        self.0.write_and_notify(WriteKind::TaskCompound, move |db| lease::release(db, id, &token))
     }
 
     /// Makes thumbnails with an expired lease pending. Returns how many.
     pub fn recover(self) -> Result<usize> {
-        self.0.write_and_notify(WriteKind::Compound, |db| LEASE_RULES.recover(db))
+        self.0.write_and_notify(WriteKind::TaskCompound, |db| LEASE_RULES.recover(db))
     }
 
     /// Like [`recover`](Self::recover), and also frees expired leases of the calling worker that are not in `held`.
     pub fn recover_by(self, held: HeldLeases) -> Result<usize> {
-        self.0.write_and_notify(WriteKind::Compound, move |db| LEASE_RULES.recover_by(db, &held))
+        self.0.write_and_notify(WriteKind::TaskCompound, move |db| LEASE_RULES.recover_by(db, &held))
     }
 
     /// Returns the thumbnail with this key.

@@ -144,7 +144,7 @@ pub struct Wal<'a>(pub(crate) &'a Store);
 impl Wal<'_> {
     /// Requests a checkpoint. Only one may be unfinished.
     pub fn enqueue(self, request: WalRequest) -> Result<WalRequestResult> {
-        self.0.write_and_notify(WriteKind::Compound, move |db| {
+        self.0.write_and_notify(WriteKind::TaskCompound, move |db| {
             let created = sortable_time("created_at");
             let sql = format!(
                 "SELECT * FROM wal_maintenance_jobs WHERE status IN ('pending', 'running', 'retryable')
@@ -167,7 +167,7 @@ impl Wal<'_> {
     /// Claims a checkpoint that is due. Expired ones become retryable first.
     pub fn claim(self, token: &Token, lease: Duration) -> Result<Option<WalRow>> {
         let token = token.clone();
-        self.0.write(WriteKind::Compound, move |db| {
+        self.0.write(WriteKind::TaskCompound, move |db| {
             // A pending row is due by `execute_after`; its `retry_after` is ignored.
             let due = sortable_time(
                 "CASE status WHEN 'pending' THEN execute_after ELSE coalesce(retry_after, execute_after) END",
@@ -184,7 +184,7 @@ impl Wal<'_> {
     pub fn run(self, claimed: &WalRow, token: &Token) -> Result<WalRow> {
         let outcome = self.checkpoint(claimed.requested_mode);
         let (id, token) = (claimed.id, token.clone());
-        self.0.write(WriteKind::Compound, move |db| {
+        self.0.write(WriteKind::TaskCompound, move |db| {
             let done = settle(db, id, &token, &outcome)?;
             lease::require_owned(db, done, id, &token)
         })
@@ -193,17 +193,17 @@ impl Wal<'_> {
     /// Returns a claimed checkpoint to pending, so that another worker can claim it at once.
     pub fn release(self, id: i64, token: &Token) -> Result<WalRow> {
         let token = token.clone();
-        self.0.write_and_notify(WriteKind::Compound, move |db| lease::release(db, id, &token))
+        self.0.write_and_notify(WriteKind::TaskCompound, move |db| lease::release(db, id, &token))
     }
 
     /// Makes expired checkpoints retryable in two minutes. Returns how many.
     pub fn recover(self) -> Result<usize> {
-        self.0.write(WriteKind::Compound, |db| LEASE_RULES.recover(db))
+        self.0.write(WriteKind::TaskCompound, |db| LEASE_RULES.recover(db))
     }
 
     /// Like [`recover`](Self::recover), and also frees expired leases of the calling worker that are not in `held`.
     pub fn recover_by(self, held: HeldLeases) -> Result<usize> {
-        self.0.write(WriteKind::Compound, move |db| LEASE_RULES.recover_by(db, &held))
+        self.0.write(WriteKind::TaskCompound, move |db| LEASE_RULES.recover_by(db, &held))
     }
 
     /// Returns the checkpoint that was requested last, if any.

@@ -38,7 +38,7 @@ impl Checkpoints<'_> {
     pub fn save(self, task: i64, token: &Token, step: &str, data: &str) -> Result<()> {
         json::check(&format!("the checkpoint of step {step:?}"), data)?;
         let (token, step, data) = (token.clone(), step.to_owned(), data.to_owned());
-        self.0.write(WriteKind::Statement, move |db| {
+        self.0.write(WriteKind::TaskStatement, move |db| {
             let sql = "INSERT INTO task_checkpoints (task_id, step, data, created_at, updated_at)
                 SELECT id, ?3, ?4, ?5, ?5 FROM tasks WHERE id = ?1 AND status = 'running' AND worker_id = ?2
                 ON CONFLICT (task_id, step) DO UPDATE SET data = excluded.data, updated_at = excluded.updated_at";
@@ -77,7 +77,7 @@ impl Checkpoints<'_> {
 
     /// Deletes checkpoints last written before a time whose task is finished or deleted. Returns how many.
     pub fn delete_orphans(self, before: UtcTime) -> Result<usize> {
-        self.0.write(WriteKind::Statement, move |db| {
+        self.0.write(WriteKind::TaskStatement, move |db| {
             let sql = format!("DELETE FROM task_checkpoints WHERE updated_at <= ?1 AND {IS_ORPHANED}");
             db.execute(&sql, [before.to_string()])
         })

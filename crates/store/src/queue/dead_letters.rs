@@ -169,7 +169,7 @@ impl DeadLetters<'_> {
     /// last failure and the highest number of attempts.
     pub fn insert(self, dead_letter: NewDeadLetter) -> Result<i64> {
         dead_letter.check()?;
-        self.0.write(WriteKind::Compound, move |db| match find_existing(db, &dead_letter)? {
+        self.0.write(WriteKind::TaskCompound, move |db| match find_existing(db, &dead_letter)? {
             Some(id) => update(db, id, &dead_letter).map(|()| id),
             None => insert_message(db, &dead_letter),
         })
@@ -178,7 +178,7 @@ impl DeadLetters<'_> {
     /// Enqueues `task` with the saved checkpoints and deletes the dead letter.
     pub fn retry(self, id: i64, task: NewTask) -> Result<Enqueued> {
         task.check()?;
-        self.0.write_and_notify(WriteKind::Compound, move |db| {
+        self.0.write_and_notify(WriteKind::TaskCompound, move |db| {
             let dead_letter = row(db, id)?;
             dead_letter.require_task()?;
             let enqueued = tasks::insert(db, &task)?;
@@ -199,7 +199,7 @@ impl DeadLetters<'_> {
 
     /// Deletes a dead letter.
     pub fn discard(self, id: i64) -> Result<()> {
-        self.0.write(WriteKind::Compound, move |db| {
+        self.0.write(WriteKind::TaskCompound, move |db| {
             row(db, id)?;
             remove(db, id)
         })
@@ -209,7 +209,7 @@ impl DeadLetters<'_> {
     /// message has failed again since it was read.
     pub fn remove_published(self, dead_letter: &DeadLetter) -> Result<bool> {
         let (id, last, attempts) = (dead_letter.id, dead_letter.last_failure.to_string(), dead_letter.attempt_count);
-        self.0.write(WriteKind::Statement, move |db| {
+        self.0.write(WriteKind::TaskStatement, move |db| {
             let sql = format!(
                 "DELETE FROM dead_letter_queue WHERE id = ?1 AND last_failure = ?2 AND attempt_count = ?3
                     AND {IS_MESSAGE}"
@@ -238,7 +238,7 @@ impl DeadLetters<'_> {
 
     /// Records that the handler has cleaned up after the task.
     pub fn mark_cleaned_up(self, id: i64) -> Result<()> {
-        self.0.write(WriteKind::Statement, move |db| {
+        self.0.write(WriteKind::TaskStatement, move |db| {
             let sql = "UPDATE dead_letter_queue SET cleaned_at = ?2 WHERE id = ?1";
             db.execute(sql, params![id, db.now()]).map(drop)
         })

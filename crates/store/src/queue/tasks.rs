@@ -28,6 +28,7 @@
 
 mod cancel;
 mod claim;
+mod counts;
 mod foreign_claims;
 mod settle;
 mod types;
@@ -39,6 +40,7 @@ use crate::dead_letters;
 use crate::error::Result;
 use crate::json;
 use crate::lease::{self, HeartbeatResult, HeldLeases, LeaseRules, Token, leased_row};
+use crate::rows::column;
 use crate::sqlite::{CachedStatement, Db, WriteHandle, WriteKind, params};
 use crate::start_log;
 use crate::time::UtcTime;
@@ -48,6 +50,8 @@ use crate::{Page, Store};
 use settle::Completions;
 
 pub use cancel::CancelOutcome;
+pub use counts::TaskCount;
+pub(crate) use counts::{TaskCounter, check as check_counts, repair as repair_counts};
 pub use foreign_claims::ForeignClaims;
 pub use types::{
     ClaimBatch, ClaimRequest, ClaimedTask, Disposition, Enqueued, NewTask, Recovered, ReplacementClaim, TaskFailure,
@@ -67,7 +71,7 @@ pub(crate) static LEASE_RULES: LeaseRules = LeaseRules {
     row_filter: "",
     on_claim: ", started_at = NULL",
     on_heartbeat: "",
-    on_expiry: "status = iif(cancel_requested_at IS NULL, 'pending', 'cancelled'),
+    on_expiry: "status = count_status(iif(cancel_requested_at IS NULL, 'pending', 'cancelled'), status, queue, kind),
         finished_at = iif(cancel_requested_at IS NULL, finished_at, ?1)",
     renews_expired: true,
 };
@@ -80,7 +84,7 @@ impl Tasks<'_> {
     /// Inserts a task. It is on disk when this returns.
     pub fn enqueue(self, task: NewTask) -> Result<Enqueued> {
         task.check()?;
-        let kind = if task.unique_key.is_none() { WriteKind::Statement } else { WriteKind::Compound };
+        let kind = if task.unique_key.is_none() { WriteKind::TaskStatement } else { WriteKind::TaskCompound };
         self.0.write_and_notify(kind, move |db| insert(db, &task))
     }
 
@@ -93,7 +97,7 @@ impl Tasks<'_> {
     pub fn queue_many(self, tasks: Vec<NewTask>) -> Result<WriteHandle<Vec<Enqueued>>> {
         tasks.iter().try_for_each(NewTask::check)?;
         let insert = move |db: &Db<'_>| insert_all(db, &tasks);
-        self.0.writer()?.queue(WriteKind::Compound, true, Duration::ZERO, insert, |result| result)
+        self.0.writer()?.queue(WriteKind::TaskCompound, true, Duration::ZERO, insert, |result| result)
     }
 
     /// Applies updates of a worker's tasks and claims new ones, in one transaction.
@@ -111,7 +115,7 @@ impl Tasks<'_> {
         let batch = Arc::new(batch);
         let write = |completions: Completions| {
             let batch = batch.clone();
-            self.0.write(WriteKind::Compound, move |db| apply_batch(db, &batch, completions))
+            self.0.write(WriteKind::TaskCompound, move |db| apply_batch(db, &batch, completions))
         };
         match write(Completions::Grouped) {
             // Rare, and nothing was written.
@@ -124,12 +128,12 @@ impl Tasks<'_> {
     /// no longer owns the task, which then must not be started.
     pub fn start(self, id: i64, token: &Token) -> Result<bool> {
         let token = token.clone();
-        self.0.write(WriteKind::Statement, move |db| record_start(db, id, &token))
+        self.0.write(WriteKind::TaskStatement, move |db| record_start(db, id, &token))
     }
 
     /// Renews the leases of tasks. Returns one result for each task, in order.
     pub fn heartbeat(self, held: Vec<(i64, Token)>, lease: Duration) -> Result<Vec<HeartbeatResult>> {
-        self.0.write(WriteKind::Compound, move |db| {
+        self.0.write(WriteKind::TaskCompound, move |db| {
             held.iter().map(|(id, token)| LEASE_RULES.heartbeat(db, id, (token, lease), &[])).collect()
         })
     }
@@ -149,11 +153,11 @@ impl Tasks<'_> {
 
     fn recover_all(self, max_crashes: u32, held: Option<HeldLeases>) -> Result<Recovered> {
         let (recovered, ended) =
-            self.0.write_and_notify(WriteKind::Compound, move |db| recover(db, max_crashes, held.as_ref()))?;
+            self.0.write_and_notify(WriteKind::TaskCompound, move |db| recover(db, max_crashes, held.as_ref()))?;
         // Their starts are on disk now. Worker records are deleted last, because they contain the names of the logs.
         if !ended.is_empty() {
             ended.iter().for_each(|worker| start_log::remove_of(self.0.path(), worker));
-            self.0.write(WriteKind::Compound, workers::delete_ended)?;
+            self.0.write(WriteKind::TaskCompound, workers::delete_ended)?;
         }
         Ok(recovered)
     }
@@ -161,7 +165,7 @@ impl Tasks<'_> {
     /// Cancels a waiting task. For a running one it only requests that: its worker sees the request within a second,
     /// and the task is cancelled when its run ends. A request may be repeated.
     pub fn cancel(self, id: i64) -> Result<CancelOutcome> {
-        self.0.write_and_notify(WriteKind::Compound, move |db| cancel::cancel(db, id))
+        self.0.write_and_notify(WriteKind::TaskCompound, move |db| cancel::cancel(db, id))
     }
 
     /// Returns the running tasks whose cancellation was requested, with the tokens of their claims. Cheap if there are
@@ -172,7 +176,7 @@ impl Tasks<'_> {
 
     /// Cancels stale tasks whose cancellation was requested. Returns how many. Every recovery does this.
     pub fn recover_cancelled(self) -> Result<usize> {
-        self.0.write_and_notify(WriteKind::Compound, |db| {
+        self.0.write_and_notify(WriteKind::TaskCompound, |db| {
             workers::update_states(db)?;
             cancel::cancel_stale(db)
         })
@@ -180,8 +184,9 @@ impl Tasks<'_> {
 
     /// Makes a scheduled task pending.
     pub fn run_now(self, id: i64) -> Result<()> {
-        self.0.write_and_notify(WriteKind::Compound, move |db| {
-            let sql = "UPDATE tasks SET status = 'pending', run_after = NULL WHERE id = ?1 AND status = 'scheduled'";
+        self.0.write_and_notify(WriteKind::TaskCompound, move |db| {
+            let sql = "UPDATE tasks SET status = count_status('pending', status, queue, kind), run_after = NULL
+                WHERE id = ?1 AND status = 'scheduled'";
             lease::require_changed::<TaskRow>(db, db.execute(sql, [id])?, id, "scheduled").map(drop)
         })
     }
@@ -207,9 +212,14 @@ impl Tasks<'_> {
         Ok(Page::from_rows(rows, limit, |task| task.id.to_string()))
     }
 
-    /// Returns the number of tasks in each status.
+    /// Returns the number of tasks in each status. Reads a few rows, however many tasks there are.
     pub fn counts(self) -> Result<Vec<(TaskStatus, u64)>> {
-        self.0.read(|db| db.count_by_status("tasks"))
+        self.0.read(counts::by_status)
+    }
+
+    /// Returns the number of tasks by queue, kind and status, without zeros. As cheap as [`counts`](Self::counts).
+    pub fn counts_by_kind(self) -> Result<Vec<TaskCount>> {
+        self.0.read(counts::by_kind)
     }
 
     /// Returns the number of pending tasks by queue and kind.
@@ -246,14 +256,22 @@ impl Tasks<'_> {
     /// Deletes up to `limit` tasks that were created and finished before a time. Returns how many. Keeps the task with
     /// the highest id, so that ids are not reused.
     pub fn prune(self, before: UtcTime, limit: usize) -> Result<usize> {
-        self.0.write(WriteKind::Statement, move |db| {
+        self.0.write(WriteKind::TaskCompound, move |db| {
             // Ids increase with `created_at`, so no task from the first one created after the time on was finished
             // before it. This reads only what it deletes, not the whole table.
             let sql = "DELETE FROM tasks WHERE id IN (SELECT id FROM tasks
                 WHERE id < coalesce((SELECT id FROM tasks WHERE created_at > ?1 ORDER BY id LIMIT 1), 9223372036854775807)
                     AND (status = 'completed' OR status = 'failed' OR status = 'cancelled')
-                    AND finished_at <= ?1 AND id < (SELECT max(id) FROM tasks) ORDER BY id LIMIT ?2)";
-            db.execute(sql, params![before.to_string(), crate::sql_limit(limit)])
+                    AND finished_at <= ?1 AND id < (SELECT max(id) FROM tasks) ORDER BY id LIMIT ?2)
+                RETURNING queue, kind, status";
+            let deleted = db.rows(sql, params![before.to_string(), crate::sql_limit(limit)], |row| {
+                Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?, column::<TaskStatus>(row, "status")?))
+            })?;
+            for (queue, kind, status) in &deleted {
+                db.count_tasks((queue, kind), Some(*status), None, 1);
+            }
+            counts::remove_zeros(db)?;
+            Ok(deleted.len())
         })
     }
 }
@@ -296,6 +314,9 @@ fn insert_with(db: &Db<'_>, insert: &mut CachedStatement<'_>, task: &NewTask) ->
         task.payload,
     ];
     let created = db.with_conn(|_| insert.execute(params))? == 1;
+    if created {
+        db.count_tasks((&task.queue, &task.kind), None, Some(status), 1);
+    }
     let id = if created { db.conn.last_insert_rowid() } else { unfinished(db, task)? };
     Ok(Enqueued { id, created })
 }
@@ -352,7 +373,7 @@ fn recover(db: &Db<'_>, max_crashes: u32, held: Option<&HeldLeases>) -> Result<(
             details: Some("Each time its handler had been started and its worker's process ended.".to_owned()),
             ..TaskFailure::default()
         };
-        let sql = "UPDATE tasks SET status = 'failed', finished_at = ?2, last_failed_at = ?2,
+        let sql = "UPDATE tasks SET status = count_status('failed', status, queue, kind), finished_at = ?2, last_failed_at = ?2,
                 first_failed_at = coalesce(first_failed_at, ?2), error_message = ?3, lease_expires_at = NULL
             WHERE id = ?1 AND status = 'running'";
         db.execute(sql, params![id, db.now(), failure.reason])?;

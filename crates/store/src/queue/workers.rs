@@ -35,7 +35,7 @@ impl Workers<'_> {
     pub fn heartbeat(self, worker: &WorkerId, lease: Duration) -> Result<()> {
         let (name, process) = (worker.name().to_owned(), process::tag());
         let lease_ms = i64::try_from(lease.as_millis()).unwrap_or(i64::MAX);
-        self.0.write(WriteKind::Statement, move |db| {
+        self.0.write(WriteKind::TaskStatement, move |db| {
             let sql = "INSERT INTO workers (name, process, lease_ms, beat_ms, state, updated_at)
                 VALUES (?1, ?2, ?3, ?4, 'alive', ?5)
                 ON CONFLICT (name) DO UPDATE SET lease_ms = excluded.lease_ms, beat_ms = excluded.beat_ms,
@@ -48,8 +48,9 @@ impl Workers<'_> {
     pub fn remove(self, worker: &WorkerId) -> Result<()> {
         let name = worker.name().to_owned();
         start_log::remove_of(self.0.path(), &name);
-        self.0
-            .write(WriteKind::Statement, move |db| db.execute("DELETE FROM workers WHERE name = ?1", [&name]).map(drop))
+        self.0.write(WriteKind::TaskStatement, move |db| {
+            db.execute("DELETE FROM workers WHERE name = ?1", [&name]).map(drop)
+        })
     }
 
     /// Returns the names of workers whose process has ended. A recovery frees their rows.

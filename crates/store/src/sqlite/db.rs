@@ -18,6 +18,7 @@ use crate::rows::{Column, column};
 use crate::sqlite::busy::retry_while_busy;
 use crate::sqlite::read_only::immutable_uri;
 use crate::sqlite::tables;
+use crate::tasks::{TaskCounter, TaskStatus};
 use crate::time::UtcTime;
 
 /// Earlier versions of SQLite can corrupt the database when two processes checkpoint at the same time.
@@ -156,7 +157,7 @@ impl DbFile {
     }
 
     pub(crate) fn db<'a>(&'a self, conn: &'a Connection) -> Db<'a> {
-        Db { conn, file: self, now: self.now(), text: OnceCell::new() }
+        Db { conn, file: self, now: self.now(), text: OnceCell::new(), task_counter: None }
     }
 
     pub(crate) fn now(&self) -> UtcTime {
@@ -175,11 +176,30 @@ pub(crate) struct Db<'a> {
     pub(crate) file: &'a DbFile,
     pub(crate) now: UtcTime,
     text: OnceCell<String>,
+    /// On the writer's connection: counts tasks while triggers are off.
+    task_counter: Option<&'a TaskCounter>,
 }
 
 impl<'a> Db<'a> {
     pub(crate) fn path(&self) -> &Path {
         &self.file.path
+    }
+
+    pub(crate) fn with_task_counter(self, counter: &'a TaskCounter) -> Self {
+        Db { task_counter: Some(counter), ..self }
+    }
+
+    /// Counts tasks that change from one status to another; `None` for inserted and deleted ones.
+    pub(crate) fn count_tasks(
+        &self,
+        (queue, kind): (&str, &str),
+        from: Option<TaskStatus>,
+        to: Option<TaskStatus>,
+        tasks: usize,
+    ) {
+        if let Some(counter) = self.task_counter {
+            counter.move_tasks(queue, kind, from, to, tasks);
+        }
     }
 
     /// Returns the timestamp as the database stores it.

@@ -86,6 +86,7 @@ const MIGRATIONS: &[(i64, &str, &[Step])] = &[
             Sql(schema::LISTING_TRIGGERS),
         ],
     ),
+    (1015, "task_counts", &[Sql(schema::TASK_COUNTS)]),
 ];
 
 impl Step {

@@ -7,6 +7,7 @@
 
 mod queue;
 
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -18,11 +19,14 @@ use rusqlite::hooks::Wal;
 
 use crate::error::{Error, Result};
 use crate::sqlite::change_watcher::Notifier;
-use crate::sqlite::db::{CHECKPOINT_PAGES, Db, DbFile};
+use crate::sqlite::db::{CHECKPOINT_PAGES, Db, DbFile, enable_triggers};
 use crate::sqlite::opened_files::OpenedFiles;
+use crate::sqlite::schema::has_foreign_triggers;
+use crate::tasks::TaskCounter;
 
 pub use self::queue::WriteHandle;
-use self::queue::{PendingWrite, Request, Slot, WriteQueue, lock};
+pub(crate) use self::queue::lock;
+use self::queue::{PendingWrite, Request, Slot, WriteQueue};
 
 /// Number of statements in a write, which decides how it is rolled back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +35,25 @@ pub(crate) enum WriteKind {
     Statement,
     /// Several statements that succeed or fail together; run inside a savepoint.
     Compound,
+    /// A statement that changes no row of the catalog, so that it needs no trigger.
+    TaskStatement,
+    /// Several statements that change no row of the catalog.
+    TaskCompound,
 }
+
+impl WriteKind {
+    fn is_compound(self) -> bool {
+        matches!(self, WriteKind::Compound | WriteKind::TaskCompound)
+    }
+
+    fn needs_triggers(self) -> bool {
+        matches!(self, WriteKind::Statement | WriteKind::Compound)
+    }
+}
+
+/// Number of consecutive transactions without a write that needs triggers, after which they are turned off. Turning
+/// them on or off makes SQLite prepare every statement again, which takes about as long as they save for 50 tasks.
+const TRIGGER_LINGER: u32 = 8;
 
 pub(crate) struct Writer {
     queue: Arc<WriteQueue>,
@@ -57,7 +79,10 @@ impl Writer {
         // Replaces SQLite's automatic checkpoint, for which the callers of a commit would have to wait.
         conn.wal_hook(Some(record_pages)).map_err(|error| file.error(&error))?;
         let queue = Arc::<WriteQueue>::default();
-        let writer = WriterThread { file, opened_files, conn, notifier, wal_pages };
+        let task_counter = TaskCounter::default();
+        task_counter.add_function(&conn).map_err(|error| file.error(&error))?;
+        let triggers = Cell::new(Triggers { are_on: true, unneeded: TRIGGER_LINGER, foreign: None });
+        let writer = WriterThread { file, opened_files, conn, notifier, wal_pages, task_counter, triggers };
         let thread = std::thread::Builder::new().name("store-writer".to_owned()).spawn({
             let queue = queue.clone();
             move || writer.run_loop(&queue)
@@ -125,6 +150,18 @@ struct WriterThread {
     notifier: Arc<Notifier>,
     /// WAL length in pages after the last commit.
     wal_pages: Arc<AtomicI32>,
+    task_counter: TaskCounter,
+    triggers: Cell<Triggers>,
+}
+
+/// Whether the triggers of the connection are on.
+#[derive(Clone, Copy)]
+struct Triggers {
+    are_on: bool,
+    /// Number of transactions since one needed them.
+    unneeded: u32,
+    /// Whether another program has added triggers, by the version of the schema for which that was found.
+    foreign: Option<(i64, bool)>,
 }
 
 impl WriterThread {
@@ -208,15 +245,20 @@ impl WriterThread {
     fn run_writes(&self, group: &mut [Box<dyn PendingWrite>]) -> Result<()> {
         let alone = group.len() == 1;
         // All writes of a group have the same timestamp.
-        let db = self.file.db(&self.conn);
+        let db = self.file.db(&self.conn).with_task_counter(&self.task_counter);
+        let needs_triggers = group.iter().any(|write| write.kind().needs_triggers());
+        let is_counting = !self.set_triggers(&db, needs_triggers)?;
+        self.task_counter.begin();
         for write in group {
-            let in_savepoint = !alone && write.kind() == WriteKind::Compound;
+            let in_savepoint = !alone && write.kind().is_compound();
+            self.task_counter.begin_write(is_counting);
             if in_savepoint {
                 self.execute("SAVEPOINT one")?;
             }
             // A panic in one write must not end the writer thread that all callers share.
             let error = catch_unwind(AssertUnwindSafe(|| write.run(&db)))
                 .unwrap_or_else(|_| Some(Error::Internal("a write panicked".to_owned())));
+            self.task_counter.end_write(error.is_none());
             match error {
                 // A foreign trigger may have rolled back; the remaining writes must not run outside of a transaction.
                 Some(error) if error.breaks_transaction() || alone || self.conn.is_autocommit() => {
@@ -232,7 +274,29 @@ impl WriterThread {
                 self.execute("RELEASE one")?;
             }
         }
-        Ok(())
+        self.task_counter.write(&db)
+    }
+
+    /// Turns triggers on or off for a transaction, and returns whether they are on. Triggers of other programs stay on.
+    fn set_triggers(&self, db: &Db<'_>, needed: bool) -> Result<bool> {
+        let mut triggers = self.triggers.get();
+        triggers.unneeded = if needed { 0 } else { triggers.unneeded.saturating_add(1) };
+        let mut turn_on = needed || triggers.are_on && triggers.unneeded < TRIGGER_LINGER;
+        if !turn_on {
+            let version = db.number("PRAGMA schema_version", [])?;
+            let foreign = match triggers.foreign {
+                Some((known, foreign)) if known == version => foreign,
+                _ => db.number(&has_foreign_triggers(), [])? > 0,
+            };
+            triggers.foreign = Some((version, foreign));
+            turn_on = foreign;
+        }
+        if turn_on != triggers.are_on {
+            db.with_conn(|conn| enable_triggers(conn, turn_on))?;
+            triggers.are_on = turn_on;
+        }
+        self.triggers.set(triggers);
+        Ok(turn_on)
     }
 
     fn execute(&self, sql: &str) -> Result<()> {

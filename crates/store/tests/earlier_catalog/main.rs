@@ -95,7 +95,7 @@ fn catalog_is_migrated_and_keeps_what_it_knows() {
 /// A trigger of the file makes each migration fail at its end. Nothing of it remains.
 #[test]
 fn failed_migration_leaves_no_trace() {
-    for version in [1013, 1014] {
+    for version in [1013, 1014, 1015] {
         let fixture = Fixture::new();
         fixture
             .connection()

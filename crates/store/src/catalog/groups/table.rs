@@ -10,7 +10,7 @@ use super::evaluate::Evaluator;
 use crate::catalog::{Algorithm, signed};
 use crate::error::Result;
 use crate::rows::column;
-use crate::sqlite::schema::{self, TRIGGER_NAMES};
+use crate::sqlite::schema;
 use crate::sqlite::{Connection, Db, Params, SqlResult, params};
 use crate::time::UtcTime;
 
@@ -233,11 +233,8 @@ impl<'a> DirectWrites<'a> {
         if new_files > REBUILD_BATCH {
             mark_all_changed(db)?;
         }
-        let sql = format!(
-            "SELECT needs_rebuild AND NOT EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'trigger'
-                AND name NOT IN ({TRIGGER_NAMES}))
-            FROM duplicate_group_state"
-        );
+        let sql =
+            format!("SELECT needs_rebuild AND NOT ({}) FROM duplicate_group_state", schema::has_foreign_triggers());
         let is_direct = rows > MIN_DIRECT_ROWS && db.number(&sql, [])? > 0;
         if is_direct {
             db.with_conn(|conn| crate::sqlite::enable_triggers(conn, false))?;

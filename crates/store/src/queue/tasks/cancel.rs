@@ -24,7 +24,8 @@ pub enum CancelOutcome {
     Requested,
 }
 
-const CANCELLED: &str = "status = 'cancelled', finished_at = ?1, lease_expires_at = NULL";
+const CANCELLED: &str =
+    "status = count_status('cancelled', status, queue, kind), finished_at = ?1, lease_expires_at = NULL";
 
 pub(super) fn cancel(db: &Db<'_>, id: i64) -> Result<CancelOutcome> {
     let waiting = format!("UPDATE tasks SET {CANCELLED} WHERE id = ?2 AND status IN ('pending', 'scheduled')");

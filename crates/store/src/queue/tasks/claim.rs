@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{ClaimBatch, ClaimRequest, ClaimedTask, LEASE_RULES, ReplacementClaim, TaskFailure};
+use super::{ClaimBatch, ClaimRequest, ClaimedTask, LEASE_RULES, ReplacementClaim, TaskFailure, TaskStatus};
 use crate::dead_letters;
 use crate::error::Result;
 use crate::lease::{DueRows, Token};
@@ -57,7 +57,7 @@ fn without_claimed(request: &ClaimRequest, batch: &ClaimBatch) -> ClaimRequest {
 
 /// Makes scheduled tasks that are due pending. They stay pending if the clock is set back.
 fn promote(db: &Db<'_>) -> Result<()> {
-    let sql = "UPDATE tasks SET status = 'pending', run_after = NULL
+    let sql = "UPDATE tasks SET status = count_status('pending', status, queue, kind), run_after = NULL
         WHERE status = 'scheduled' AND run_after <= ?1";
     db.execute(sql, [db.now()]).map(drop)
 }
@@ -154,6 +154,8 @@ fn claim(
         }
         let due = DueRows { ids: &ids, params: &params, limit: rest };
         let found = LEASE_RULES.claim(db, (&request.token, request.lease), &due, columns, id_and_task)?;
+        let (running, name) = (Some(TaskStatus::Running), (request.queue.as_str(), request.kind.as_str()));
+        db.count_tasks(name, Some(TaskStatus::Pending), running, found.len());
         let readable = found.iter().all(|(_, task)| task.is_ok());
         for (id, task) in found {
             match task {
@@ -174,7 +176,7 @@ fn claim(
 fn dead_letter_unreadable(db: &Db<'_>, id: i64, token: &Token, error: &SqlError) -> Result<()> {
     tracing::error!(task = id, %error, "cannot read a task row; it becomes a dead letter");
     let failure = TaskFailure { reason: format!("cannot read the row: {error}"), step: None, ..TaskFailure::default() };
-    let sets = "status = 'failed', finished_at = ?1, error_message = ?4";
+    let sets = "status = count_status('failed', status, queue, kind), finished_at = ?1, error_message = ?4";
     LEASE_RULES.finish(db, &id, token, sets, &[&failure.reason])?;
     dead_letters::insert_for_task(db, id, &failure).map(drop)
 }

@@ -22,12 +22,18 @@ macro_rules! with_start {
 }
 
 /// Statement of most updates, built once.
-static COMPLETE: LazyLock<String> =
-    LazyLock::new(|| LEASE_RULES.finish_sql(with_start!("status = 'completed', finished_at = ?1, result = ?4")));
+static COMPLETE: LazyLock<String> = LazyLock::new(|| {
+    LEASE_RULES.finish_sql(with_start!(
+        "status = count_status('completed', status, queue, kind), finished_at = ?1, result = ?4"
+    ))
+});
 
 /// Statement for tasks of one claim that completed without a result; ?2 is a JSON array of ids.
-static COMPLETE_MANY: LazyLock<String> =
-    LazyLock::new(|| LEASE_RULES.finish_many_sql(with_start!("status = 'completed', finished_at = ?1, result = NULL")));
+static COMPLETE_MANY: LazyLock<String> = LazyLock::new(|| {
+    LEASE_RULES.finish_many_sql(with_start!(
+        "status = count_status('completed', status, queue, kind), finished_at = ?1, result = NULL"
+    ))
+});
 
 /// Maximum number of tasks that one statement completes, which bounds the list of ids.
 const MAX_IDS_PER_STATEMENT: usize = 256;
@@ -84,7 +90,7 @@ fn settle(db: &Db<'_>, update: &TaskUpdate) -> Result<UpdateResult> {
         Disposition::Completed(result) => lease::execute_finish(db, &COMPLETE, id, token, &[result])?,
         Disposition::Retry(at, failure) => {
             let sets = with_start!(
-                "status = 'scheduled', attempts = attempts + 1, run_after = ?4, last_failed_at = ?1,
+                "status = count_status('scheduled', status, queue, kind), attempts = attempts + 1, run_after = ?4, last_failed_at = ?1,
                 first_failed_at = coalesce(first_failed_at, ?1), error_message = ?5, failed_step = ?6"
             );
             let at = at.to_string();
@@ -96,7 +102,7 @@ fn settle(db: &Db<'_>, update: &TaskUpdate) -> Result<UpdateResult> {
         }
         Disposition::DeadLettered(failure) => {
             let sets = with_start!(
-                "status = 'failed', attempts = attempts + 1, finished_at = ?1, last_failed_at = ?1,
+                "status = count_status('failed', status, queue, kind), attempts = attempts + 1, finished_at = ?1, last_failed_at = ?1,
                 first_failed_at = coalesce(first_failed_at, ?1), error_message = ?4, failed_step = ?5"
             );
             if !LEASE_RULES.finish(db, id, token, sets, &[&failure.reason, &failure.step])? {
@@ -105,10 +111,13 @@ fn settle(db: &Db<'_>, update: &TaskUpdate) -> Result<UpdateResult> {
             failures::record(db, *id, failure)?;
             return dead_letters::insert_for_task(db, *id, failure).map(UpdateResult::DeadLettered);
         }
-        Disposition::Released => LEASE_RULES.release(db, id, token, "status = 'pending'")?,
+        Disposition::Released => {
+            LEASE_RULES.release(db, id, token, "status = count_status('pending', status, queue, kind)")?
+        }
         Disposition::Postponed(at) => {
             let at = at.to_string();
-            LEASE_RULES.finish(db, id, token, "status = 'scheduled', run_after = ?4", &[&at])?
+            let sets = "status = count_status('scheduled', status, queue, kind), run_after = ?4";
+            LEASE_RULES.finish(db, id, token, sets, &[&at])?
         }
     };
     if done && *checkpointed && matches!(disposition, Disposition::Completed(_)) {

@@ -208,7 +208,13 @@ pub(crate) const EMPTY_HASH: &str = "x'af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9a
 /// Names of all triggers, as a list for SQL.
 pub(crate) const TRIGGER_NAMES: &str = "'library_files_one_row_per_path', 'library_files_group_inserted',
     'library_files_group_deleted', 'library_files_group_updated', 'library_roots_moved', 'folders_filesystem_changed',
-    'library_files_listing_changed', 'library_files_listing_deleted'";
+    'library_files_listing_changed', 'library_files_listing_deleted', 'tasks_count_inserted', 'tasks_count_deleted',
+    'tasks_count_updated'";
+
+/// Returns a query for whether there are triggers that Gristmill has not created.
+pub(crate) fn has_foreign_triggers() -> String {
+    format!("SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'trigger' AND name NOT IN ({TRIGGER_NAMES}))")
+}
 
 /// Returns the triggers that note changed groups. A conflict clause in a trigger is replaced by that of the statement
 /// that fires it, so an existing row is tested for. A changed path of a root changes the first path of groups. The

@@ -106,6 +106,37 @@ pub(crate) const TASK_FAILURES: &str = "
         WHERE status = 'running' AND cancel_requested_at IS NOT NULL;
 ";
 
+/// Number of tasks by queue, kind and status, which triggers keep right for every program; see `tasks::counts`. An
+/// upsert replaces the conflict clause of the statement that fires a trigger.
+pub(crate) const TASK_COUNTS: &str = "
+    CREATE TABLE IF NOT EXISTS task_counts (
+        queue TEXT NOT NULL,
+        kind TEXT NOT NULL,
+        status TEXT NOT NULL,
+        count INTEGER NOT NULL,
+        PRIMARY KEY (queue, kind, status)
+    ) WITHOUT ROWID;
+    DELETE FROM task_counts;
+    INSERT INTO task_counts (queue, kind, status, count) SELECT queue, kind, status, count(*) FROM tasks GROUP BY 1, 2, 3;
+    CREATE TRIGGER IF NOT EXISTS tasks_count_inserted AFTER INSERT ON tasks
+    BEGIN
+        INSERT INTO task_counts (queue, kind, status, count) VALUES (NEW.queue, NEW.kind, NEW.status, 1)
+            ON CONFLICT DO UPDATE SET count = count + 1;
+    END;
+    CREATE TRIGGER IF NOT EXISTS tasks_count_deleted AFTER DELETE ON tasks
+    BEGIN
+        INSERT INTO task_counts (queue, kind, status, count) VALUES (OLD.queue, OLD.kind, OLD.status, -1)
+            ON CONFLICT DO UPDATE SET count = count - 1;
+    END;
+    CREATE TRIGGER IF NOT EXISTS tasks_count_updated AFTER UPDATE OF queue, kind, status ON tasks
+    BEGIN
+        INSERT INTO task_counts (queue, kind, status, count) VALUES (OLD.queue, OLD.kind, OLD.status, -1)
+            ON CONFLICT DO UPDATE SET count = count - 1;
+        INSERT INTO task_counts (queue, kind, status, count) VALUES (NEW.queue, NEW.kind, NEW.status, 1)
+            ON CONFLICT DO UPDATE SET count = count + 1;
+    END;
+";
+
 /// Columns of Gristmill's dead letters beyond the shared ones: what a retry needs, and when the handler cleaned up.
 pub(crate) const DEAD_LETTER_COLUMNS: &[(&str, &str)] = &[
     ("queue", "TEXT"),

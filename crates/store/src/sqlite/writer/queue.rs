@@ -271,6 +271,6 @@ impl<T> fmt::Debug for WriteHandle<T> {
 }
 
 /// Ignores poisoning: no data under these locks is left half-changed by a panic.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
