@@ -5,17 +5,25 @@
 //! the one that enqueues the task again, so at any time exactly one of the two exists. The row of a message has a queue
 //! and no payload; the row of a task has both; rows of other programs have neither.
 
+mod bulk;
+mod reason;
+
 use serde::Serialize;
 
 use crate::checkpoints;
 use crate::error::{Error, Result};
 use crate::json;
+use crate::lease::sortable_time;
 use crate::options::options;
 use crate::rows::table_row;
 use crate::sqlite::{Db, WriteKind, params};
 use crate::tasks::{self, DEFAULT_QUEUE, Enqueued, NewTask, TaskFailure};
 use crate::time::UtcTime;
 use crate::{Page, Store};
+
+pub use bulk::{BulkOutcome, DeadLetterSelection, NotDone};
+pub(crate) use reason::add_function;
+pub use reason::reason_group;
 
 /// Maximum length of a message's checkpoint in bytes: the largest message of a broker in base64, with its metadata. A
 /// message that could not be stored would be redelivered forever.
@@ -125,6 +133,45 @@ options! {
         pub reason: Option<String> = None,
         /// Only those of this task; excludes messages with the same id.
         pub task_id: Option<String> = None,
+        /// Only those whose reason has this [`reason_group`].
+        pub reason_group: Option<String> = None,
+    }
+}
+
+impl DeadLetterFilter {
+    /// Returns the parameters of [`matches`].
+    fn params(&self) -> [&Option<String>; 5] {
+        [&self.kind, &self.document_id, &self.reason, &self.task_id, &self.reason_group]
+    }
+}
+
+/// Returns the condition for dead letters that match a filter, whose values are ?1 to ?5.
+fn matches() -> String {
+    format!(
+        "(?1 IS NULL OR task_type = ?1) AND (?2 IS NULL OR document_id = ?2)
+            AND (?3 IS NULL OR instr(failure_reason, ?3) > 0) AND (?4 IS NULL OR (task_id = ?4 AND NOT ({IS_MESSAGE})))
+            AND (?5 IS NULL OR reason_group(failure_reason) = ?5)"
+    )
+}
+
+table_row! {
+    /// Dead letters of one kind whose reasons differ only in numbers, ids and quoted values.
+    #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+    pub struct DeadLetterGroup {
+        /// Kind of the tasks or messages.
+        pub kind: String,
+        /// Their reason, with placeholders; the value for [`DeadLetterFilter::reason_group`].
+        pub reason_group: String,
+        /// Number of dead letters.
+        pub count: u64,
+        /// Earliest first failure.
+        pub first_failure: UtcTime,
+        /// Latest last failure.
+        pub last_failure: UtcTime,
+        /// Id of the newest dead letter.
+        pub example_id: i64,
+        /// Reason of the newest dead letter.
+        pub example_reason: String,
     }
 }
 
@@ -137,24 +184,11 @@ impl DeadLetters<'_> {
     pub fn list(self, filter: &DeadLetterFilter, after: Option<i64>, limit: usize) -> Result<Page<DeadLetter>> {
         let from = after.unwrap_or(i64::MAX);
         let rows = self.0.read(|db| {
-            let sql = format!(
-                "SELECT * FROM dead_letter_queue WHERE id < ?1 AND (?2 IS NULL OR task_type = ?2)
-                    AND (?3 IS NULL OR document_id = ?3) AND (?4 IS NULL OR instr(failure_reason, ?4) > 0)
-                    AND (?5 IS NULL OR (task_id = ?5 AND NOT ({IS_MESSAGE})))
-                 ORDER BY id DESC LIMIT ?6"
-            );
-            db.rows(
-                &sql,
-                params![
-                    from,
-                    filter.kind,
-                    filter.document_id,
-                    filter.reason,
-                    filter.task_id,
-                    crate::limit_plus_one(limit)
-                ],
-                DeadLetter::read,
-            )
+            let sql =
+                format!("SELECT * FROM dead_letter_queue WHERE {} AND id < ?6 ORDER BY id DESC LIMIT ?7", matches());
+            let [kind, document, reason, task, group] = filter.params();
+            let params = params![kind, document, reason, task, group, from, crate::limit_plus_one(limit)];
+            db.rows(&sql, params, DeadLetter::read)
         })?;
         Ok(Page::from_rows(rows, limit, |dead_letter| dead_letter.id.to_string()))
     }
@@ -181,28 +215,13 @@ impl DeadLetters<'_> {
         self.0.write_and_notify(WriteKind::TaskCompound, move |db| {
             let dead_letter = row(db, id)?;
             dead_letter.require_task()?;
-            let enqueued = tasks::insert(db, &task)?;
-            if !enqueued.created {
-                return Err(Error::Conflict(format!(
-                    "task {} with the same key {:?} is not finished; dead letter {id} is kept",
-                    enqueued.id,
-                    task.unique_key.as_deref().unwrap_or_default()
-                )));
-            }
-            if let Some(saved) = &dead_letter.checkpoint {
-                checkpoints::restore(db, enqueued.id, saved)?;
-            }
-            remove(db, id)?;
-            Ok(enqueued)
+            retry(db, &dead_letter, &task)
         })
     }
 
     /// Deletes a dead letter.
     pub fn discard(self, id: i64) -> Result<()> {
-        self.0.write(WriteKind::TaskCompound, move |db| {
-            row(db, id)?;
-            remove(db, id)
-        })
+        self.0.write(WriteKind::TaskCompound, move |db| discard(db, id))
     }
 
     /// Deletes the dead letter of a message that was published again, and returns whether it did. It is kept if the
@@ -244,6 +263,30 @@ impl DeadLetters<'_> {
         })
     }
 
+    /// Returns the number of dead letters that match the filter.
+    pub fn count_matching(self, filter: &DeadLetterFilter) -> Result<u64> {
+        let sql = format!("SELECT count(*) FROM dead_letter_queue WHERE {}", matches());
+        self.0.read(|db| db.count(&sql, filter.params()))
+    }
+
+    /// Groups the dead letters that match the filter by kind and by [`reason_group`], the largest groups first. Reads
+    /// all of them, without their payloads.
+    pub fn groups(self, filter: &DeadLetterFilter, limit: usize) -> Result<Vec<DeadLetterGroup>> {
+        // A bare column has the value of the row with the highest id.
+        let sql = format!(
+            "SELECT task_type AS kind, reason_group(failure_reason) AS reason_group, count(*) AS count,
+                min({first}) AS first_failure, max({last}) AS last_failure, max(id) AS example_id,
+                failure_reason AS example_reason
+             FROM dead_letter_queue WHERE {} GROUP BY 1, 2 ORDER BY count(*) DESC, max(id) DESC LIMIT ?6",
+            matches(),
+            first = sortable_time("first_failure"),
+            last = sortable_time("last_failure"),
+        );
+        let [kind, document, reason, task, group] = filter.params();
+        let params = params![kind, document, reason, task, group, crate::sql_limit(limit)];
+        self.0.read(|db| db.rows(&sql, params, DeadLetterGroup::read))
+    }
+
     /// Returns the number of dead letters.
     pub fn count(self) -> Result<u64> {
         self.0.read(|db| db.count("SELECT count(*) FROM dead_letter_queue", []))
@@ -253,6 +296,32 @@ impl DeadLetters<'_> {
 fn row(db: &Db<'_>, id: i64) -> Result<DeadLetter> {
     let found = db.first("SELECT * FROM dead_letter_queue WHERE id = ?1", [id], DeadLetter::read)?;
     found.ok_or_else(|| Error::not_found("dead letter", id))
+}
+
+/// Enqueues the task of a dead letter and deletes the dead letter.
+fn retry(db: &Db<'_>, dead_letter: &DeadLetter, task: &NewTask) -> Result<Enqueued> {
+    let id = dead_letter.id;
+    let enqueued = tasks::insert(db, task)?;
+    if !enqueued.created {
+        return Err(Error::Conflict(format!(
+            "task {} with the same key {:?} is not finished; dead letter {id} is kept",
+            enqueued.id,
+            task.unique_key.as_deref().unwrap_or_default()
+        )));
+    }
+    if let Some(saved) = &dead_letter.checkpoint {
+        checkpoints::restore(db, enqueued.id, saved)?;
+    }
+    remove(db, id)?;
+    Ok(enqueued)
+}
+
+/// Deletes a dead letter that must exist.
+fn discard(db: &Db<'_>, id: i64) -> Result<()> {
+    match db.execute("DELETE FROM dead_letter_queue WHERE id = ?1", [id])? {
+        0 => Err(Error::not_found("dead letter", id)),
+        _ => Ok(()),
+    }
 }
 
 fn remove(db: &Db<'_>, id: i64) -> Result<()> {

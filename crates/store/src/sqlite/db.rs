@@ -11,6 +11,7 @@ use gristmill_pool::{CancelToken, clock::Clock};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags, Params, Row};
 
+use crate::dead_letters;
 use crate::error::{Error, Result};
 use crate::paths::with_suffix;
 use crate::private;
@@ -151,6 +152,7 @@ impl DbFile {
             };
             conn.busy_timeout(self.busy_timeout)?;
             conn.set_prepared_statement_cache_capacity(128);
+            dead_letters::add_function(&conn)?;
             Ok(conn)
         };
         open().map_err(|error| self.error(&error))
@@ -215,6 +217,26 @@ impl<'a> Db<'a> {
     /// Runs `body` with the connection and translates its error.
     pub(crate) fn with_conn<T>(&self, body: impl FnOnce(&'a Connection) -> rusqlite::Result<T>) -> Result<T> {
         body(self.conn).map_err(|error| self.file.error(&error))
+    }
+
+    /// Runs statements of a write that succeed or fail together, while the rest of the write goes on. After an error
+    /// that breaks the transaction, the write must fail too.
+    pub(crate) fn savepoint<T>(&self, body: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.execute("SAVEPOINT part", [])?;
+        let counted = self.task_counter.map(TaskCounter::save);
+        let result = body();
+        match &result {
+            Err(error) if error.breaks_transaction() || self.conn.is_autocommit() => return result,
+            Err(_) => {
+                self.execute("ROLLBACK TO part", [])?;
+                if let (Some(counter), Some(counted)) = (self.task_counter, counted) {
+                    counter.restore(counted);
+                }
+            }
+            Ok(_) => {}
+        }
+        self.execute("RELEASE part", [])?;
+        result
     }
 
     /// Runs a statement and returns the number of changed rows.

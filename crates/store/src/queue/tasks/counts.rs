@@ -82,8 +82,8 @@ pub(crate) fn repair(db: &Db<'_>) -> Result<Check> {
 }
 
 /// Changes of numbers, in the order of [`TaskStatus::ALL`], by queue and kind.
-#[derive(Debug, Default)]
-struct Changes(BTreeMap<String, BTreeMap<String, [i64; TaskStatus::ALL.len()]>>);
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Changes(BTreeMap<String, BTreeMap<String, [i64; TaskStatus::ALL.len()]>>);
 
 impl Changes {
     fn add(&mut self, queue: &str, kind: &str, status: TaskStatus, number: i64) {
@@ -165,6 +165,16 @@ impl TaskCounter {
         } else {
             changes.iter().for_each(|(queue, kind, status, number)| transaction.add(queue, kind, status, number));
         }
+    }
+
+    /// Returns the changes of the write until now, to be restored if a part of it is rolled back.
+    pub(crate) fn save(&self) -> Changes {
+        lock(&self.0).write.clone()
+    }
+
+    /// Forgets the changes of the write since they were saved.
+    pub(crate) fn restore(&self, saved: Changes) {
+        lock(&self.0).write = saved;
     }
 
     /// Counts tasks that change from one status to another; `None` for inserted and deleted ones.
