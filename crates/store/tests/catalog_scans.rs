@@ -352,3 +352,46 @@ fn every_write_that_changes_a_file_clears_the_settled_mark() {
         .expect("recorded");
     assert!(!settled(), "a file was read with another algorithm");
 }
+
+#[test]
+fn scans_are_listed_newest_first_with_their_root() {
+    let fixture = Fixture::new();
+    let other = fixture.store.roots().register(Path::new("/q")).expect("a root").id;
+    let first = fixture.begin("alive").expect("a scan");
+    fixture.tick();
+    let totals = ScanTotals { folders: 2, files: 3, bytes: 40, errors: 1 };
+    let duplicates = Duplicates { groups: 5, files: 11, reclaimable: 60 };
+    fixture.finish(&first, totals, Some(("blake3", duplicates))).expect("finished");
+    let request = ScanRequest { root: other, scope: ScanScope::NamedFiles, ..fixture.request("alive") };
+    let second = fixture.store.scans().begin(request).expect("a scan");
+    let third = fixture.begin("alive").expect("a scan");
+
+    let scans = fixture.store.scans();
+    let ids = |root, after, limit| {
+        let page = scans.list(root, after, limit).expect("a page");
+        (page.items.iter().map(|scan| scan.id).collect::<Vec<_>>(), page.next_cursor)
+    };
+    assert_eq!(ids(None, None, 2), (vec![third.id, second.id], Some(second.id.to_string())));
+    assert_eq!(ids(None, Some(second.id), 2), (vec![first.id], None));
+    assert_eq!(ids(Some(fixture.root), None, 9), (vec![third.id, first.id], None));
+    assert_eq!(ids(Some(99), None, 9), (vec![], None));
+    let json = |id| serde_json::to_string(&scans.get(id).expect("a scan")).expect("JSON");
+    assert_eq!(
+        json(first.id),
+        r#"{"id":1,"library_id":1,"root_path":"/r","status":"succeeded","started_at":"2026-01-01T00:00:00.000000Z","#
+            .to_owned()
+            + r#""finished_at":"2026-01-01T00:00:00.000001Z","error_message":null,"files_seen":3,"directories_seen":2,"#
+            + r#""bytes_seen":40,"error_count":1,"duplicate_groups":5,"duplicate_files":11,"reclaimable_bytes":60,"#
+            + r#""scope":"root"}"#
+    );
+    assert!(
+        json(second.id).contains(r#""root_path":"/q","status":"running""#) && json(second.id).contains("named_files")
+    );
+    assert_eq!(scans.get(9), Err(Error::NotFound("there is no scan 9".to_owned())));
+
+    // A scan of the Python control plane belongs to no root.
+    let conn = rusqlite::Connection::open(fixture.folder.path().join("s.db")).expect("a connection");
+    conn.execute("INSERT INTO scan_sessions (status, error_message) VALUES ('failed', 'x')", []).expect("a row");
+    let foreign = scans.list(None, None, 1).expect("a page").items.remove(0);
+    assert_eq!((foreign.library_id, foreign.root_path, foreign.scope), (None, None, ScanScope::Root));
+}

@@ -7,11 +7,13 @@
 
 use std::time::Duration;
 
-use crate::Store;
+use serde::Serialize;
+
 use crate::error::{Error, Result};
-use crate::rows::table_row;
-use crate::sqlite::{Db, WriteKind, params};
+use crate::rows::{Column, invalid_value, string_enum, table_row};
+use crate::sqlite::{Db, Row, SqlResult, WriteKind, params};
 use crate::time::UtcTime;
+use crate::{Page, Store};
 
 /// Time without a heartbeat after which a holder of unknown liveness counts as dead.
 pub const LEASE: Duration = Duration::from_secs(60);
@@ -19,8 +21,10 @@ pub const LEASE: Duration = Duration::from_secs(60);
 /// Returns whether the process that a holder text identifies is alive; `None` if that is unknown.
 pub type LivenessCheck = fn(&str) -> Option<bool>;
 
-/// The part of a root that a scan covers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// The part of a root that a scan covers. In JSON `root`, `known_files` or `named_files`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
 pub enum ScanScope {
     /// The whole root is walked.
     #[default]
@@ -40,6 +44,55 @@ impl ScanScope {
         }
     }
 }
+
+/// Only Gristmill writes this column.
+impl Column for ScanScope {
+    fn read(row: &Row<'_>, column: &str) -> SqlResult<Self> {
+        let code: Option<i64> = row.get(column)?;
+        let scopes = [ScanScope::Root, ScanScope::KnownFiles, ScanScope::NamedFiles];
+        let found = scopes.into_iter().find(|scope| scope.code() == code);
+        found.ok_or_else(|| invalid_value(row, column, &code.unwrap_or(0).to_string(), "NULL, 1 or 2"))
+    }
+}
+
+string_enum! {
+    "a scan's status",
+    /// State of a scan.
+    pub enum ScanStatus {
+        /// It has not ended: a process runs it, or it was stopped and can be resumed.
+        Running = "running",
+        /// It ended. Folders and files that could not be read are counted as errors.
+        Succeeded = "succeeded",
+        /// It was replaced by another scan, or ended with an error.
+        Failed = "failed",
+    }
+}
+
+table_row! {
+    /// A row of `scan_sessions`, with the path of its root.
+    #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+    pub struct ScanRow {
+        pub id: i64,
+        pub library_id: Option<i64>,
+        /// Path of the root, encoded as in the database; `None` if the root was removed, or another program scanned.
+        pub root_path: Option<String>,
+        pub status: ScanStatus,
+        pub started_at: UtcTime,
+        pub finished_at: Option<UtcTime>,
+        pub error_message: Option<String>,
+        pub files_seen: i64,
+        pub directories_seen: i64,
+        pub bytes_seen: i64,
+        pub error_count: i64,
+        pub duplicate_groups: Option<i64>,
+        pub duplicate_files: Option<i64>,
+        pub reclaimable_bytes: Option<i64>,
+        /// The part of the root that the scan covers.
+        pub scope: ScanScope,
+    }
+}
+
+const ROWS: &str = "SELECT s.*, r.root_path FROM scan_sessions s LEFT JOIN library_roots r ON r.id = s.library_id";
 
 /// A request to scan a root.
 #[derive(Clone, Debug)]
@@ -103,6 +156,20 @@ impl Scans<'_> {
     /// Begins or resumes a scan. [`Error::Conflict`] names the process that holds it.
     pub fn begin(self, request: ScanRequest) -> Result<Scan> {
         self.0.write(WriteKind::Compound, move |db| begin(db, &request))
+    }
+
+    /// Lists scans of one root or of all, newest first. `after`: the last id of the previous page.
+    pub fn list(self, root: Option<i64>, after: Option<i64>, limit: usize) -> Result<Page<ScanRow>> {
+        let sql = format!("{ROWS} WHERE s.id < ?1 AND (?2 IS NULL OR s.library_id = ?2) ORDER BY s.id DESC LIMIT ?3");
+        let params = (after.unwrap_or(i64::MAX), root, crate::limit_plus_one(limit));
+        let rows = self.0.read(|db| db.rows(&sql, params, ScanRow::read))?;
+        Ok(Page::from_rows(rows, limit, |scan| scan.id.to_string()))
+    }
+
+    /// Returns the scan with this id.
+    pub fn get(self, id: i64) -> Result<ScanRow> {
+        let found = self.0.read(|db| db.first(&format!("{ROWS} WHERE s.id = ?1"), [id], ScanRow::read))?;
+        found.ok_or_else(|| Error::not_found("scan", id))
     }
 
     /// Renews the heartbeat of scans. Fails if another process has taken one of them over.
