@@ -117,6 +117,33 @@ table_row! {
     }
 }
 
+table_row! {
+    /// Numbers of waiting thumbnails and clean-ups, in the order of the protocol's answer.
+    #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+    pub struct ThumbMetrics {
+        /// When they were counted.
+        pub generated_at: UtcTime,
+        /// Number of pending and running thumbnails.
+        pub queue_depth: u64,
+        /// Number of pending thumbnails.
+        pub queue_pending: u64,
+        /// Number of running thumbnails.
+        pub queue_running: u64,
+        /// Number of failed thumbnails that may not be requested again yet.
+        pub retry_backlog: u64,
+        /// Number of failed thumbnails that may be requested again.
+        pub retry_ready: u64,
+        /// Number of pending clean-ups.
+        pub cleanup_pending: u64,
+        /// Number of running clean-ups.
+        pub cleanup_running: u64,
+        /// Number of pending clean-ups whose time has come.
+        pub cleanup_overdue: u64,
+        /// Seconds since the time of the clean-up that has been overdue longest; 0 if none is overdue.
+        pub cleanup_max_lag_seconds: i64,
+    }
+}
+
 /// Maximum number of thumbnails made at the same time, over all workers of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThumbLimits {
@@ -265,6 +292,33 @@ impl Thumbnails<'_> {
         self.0.read(|db| {
             let sql = format!("SELECT * FROM thumbnails WHERE group_key = ?1 AND {FINISHED} ORDER BY id");
             db.rows(&sql, [group_key], ThumbnailRow::read)
+        })
+    }
+
+    /// Returns the numbers of waiting thumbnails and clean-ups. Does not read finished ones.
+    pub fn metrics(self) -> Result<ThumbMetrics> {
+        self.0.read(|db| {
+            let (retry, due) = (sortable_time("retry_after"), sortable_time("execute_after"));
+            let thumbnails = |condition: &str| format!("(SELECT count(*) FROM thumbnails WHERE {condition})");
+            let cleanups = |condition: &str| format!("(SELECT count(*) FROM thumbnail_cleanup_jobs WHERE {condition})");
+            // A lag is a number of whole seconds: one less if the fraction of a second is later than that of now.
+            let sql = format!(
+                "SELECT ?1 AS generated_at, queue_pending + queue_running AS queue_depth, *,
+                    coalesce(unixepoch(substr(?1, 1, 19)) - unixepoch(substr(oldest, 1, 19))
+                        - (substr(oldest, 20) > substr(?1, 20)), 0) AS cleanup_max_lag_seconds
+                 FROM (SELECT {} AS queue_pending, {} AS queue_running, {} AS retry_backlog, {} AS retry_ready,
+                    {} AS cleanup_pending, {} AS cleanup_running, {} AS cleanup_overdue,
+                    (SELECT min({due}) FROM thumbnail_cleanup_jobs WHERE status = 'pending' AND {due} <= ?1) AS oldest)",
+                thumbnails("status = 'pending'"),
+                thumbnails("status = 'running'"),
+                thumbnails(&format!("status = 'failed' AND {retry} > ?1")),
+                thumbnails(&format!("status = 'failed' AND (retry_after IS NULL OR {retry} <= ?1)")),
+                cleanups("status = 'pending'"),
+                cleanups("status = 'running'"),
+                cleanups(&format!("status = 'pending' AND {due} <= ?1")),
+            );
+            let found = db.first(&sql, [db.now()], ThumbMetrics::read)?;
+            found.ok_or_else(|| Error::Internal("a query of numbers returned no row".to_owned()))
         })
     }
 

@@ -6,7 +6,7 @@ use crate::thumbnails::{failed, ready};
 use crate::{Fixture, LEASE, seconds, token};
 
 impl Fixture {
-    fn cleanup_at(&self, group: &str, after: u64) -> CleanupRow {
+    pub(crate) fn cleanup_at(&self, group: &str, after: u64) -> CleanupRow {
         self.store.cleanups().schedule(group, self.now().plus(seconds(after))).unwrap()
     }
 

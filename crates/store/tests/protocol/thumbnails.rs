@@ -240,3 +240,41 @@ fn invalid_request_is_refused() {
     none.max_dimension = 0;
     assert!(matches!(request(none), Err(Error::Invalid(_))));
 }
+
+#[test]
+fn metrics_count_what_waits() {
+    let fixture = Fixture::new();
+    fixture.library_file();
+    let metrics = || serde_json::to_string(&fixture.store.thumbnails().metrics().unwrap()).unwrap();
+    let numbers = |numbers: [u32; 9]| {
+        let [depth, pending, running, backlog, ready, cleanups, cleaning, overdue, lag] = numbers;
+        format!(
+            r#"{{"generated_at":"{}","queue_depth":{depth},"queue_pending":{pending},"queue_running":{running},"#,
+            fixture.now().rfc3339()
+        ) + &format!(
+            r#""retry_backlog":{backlog},"retry_ready":{ready},"cleanup_pending":{cleanups},"cleanup_running":{cleaning},"#
+        ) + &format!(r#""cleanup_overdue":{overdue},"cleanup_max_lag_seconds":{lag}}}"#)
+    };
+    assert_eq!(metrics(), numbers([0; 9]));
+    let ids: Vec<i64> =
+        ["a", "b", "c", "d"].map(|key| fixture.request_thumbnail(key, MediaType::Image).id).into_iter().collect();
+    (0..2).for_each(|_| assert!(fixture.claim_thumbnail("a").is_some()));
+    fixture.finish_thumbnail(ids[0], failed());
+    fixture.finish_thumbnail(ids[1], ready());
+    fixture.claim_thumbnail("a").unwrap();
+    fixture.cleanup_at("x", 30);
+    fixture.cleanup_at("y", 20);
+    assert_eq!(metrics(), numbers([2, 1, 1, 1, 0, 2, 0, 0, 0]));
+    // The failed one may be requested again after 30 seconds. Lags are whole seconds.
+    fixture.advance(std::time::Duration::from_micros(29_999_999));
+    assert_eq!(metrics(), numbers([2, 1, 1, 1, 0, 2, 0, 1, 9]));
+    fixture.advance(std::time::Duration::from_micros(1));
+    assert_eq!(metrics(), numbers([2, 1, 1, 0, 1, 2, 0, 2, 10]));
+    // Another program writes short times, or no time for a retry.
+    fixture.sql(
+        "UPDATE thumbnails SET retry_after = NULL WHERE status = 'failed';
+        UPDATE thumbnail_cleanup_jobs SET execute_after = '2026-01-19 07:08:09' WHERE group_key = 'x';
+        UPDATE thumbnail_cleanup_jobs SET status = 'running' WHERE group_key = 'y'",
+    );
+    assert_eq!(metrics(), numbers([2, 1, 1, 0, 1, 1, 1, 1, 30]));
+}
