@@ -7,6 +7,7 @@ use gristmill_pool::clock::ManualClock;
 use gristmill_store::lease::{HeldLeases, WorkerId};
 use gristmill_store::start_log::StartLog;
 use gristmill_store::tasks::{ClaimRequest, ClaimedTask, Disposition, NewTask, Recovered, TaskStatus, TaskUpdate};
+use gristmill_store::workers::WorkerState;
 use gristmill_store::{Durability, Store, UtcTime};
 
 const LEASE: Duration = Duration::from_secs(300);
@@ -355,4 +356,34 @@ fn start_log_is_beside_the_resolved_database_file() {
     let log = StartLog::new(&Store::open(&link).unwrap(), &worker);
     log.write(7, &worker.token()).unwrap();
     assert_eq!((start_logs(links.path()).len(), start_logs(fixture.folder.path()).len()), (0, 1));
+}
+
+#[test]
+fn workers_are_listed_with_their_tasks_and_leases() {
+    let fixture = Fixture::new();
+    let workers = fixture.store.workers();
+    assert_eq!(workers.list().unwrap(), []);
+    let names = ["a", "b"].map(WorkerId::new);
+    workers.heartbeat(&names[0], LEASE).unwrap();
+    fixture.clock.advance(HOUR);
+    workers.heartbeat(&names[1], LEASE).unwrap();
+    fixture.claimed_by(&names[0]);
+    fixture.claimed_by(&names[0]);
+    fixture.sql(
+        "INSERT INTO workers (name, process, lease_ms, beat_ms, state, updated_at) VALUES
+            ('dead/1', 'x', 1, 1, 'dead', '2026-01-19 12:00:00'),
+            ('elsewhere', 'x', 9223372036854775807, 1, 'alive', '2026-01-19 12:00:00')",
+    );
+    let json = |worker: &WorkerId, state: &str, beat: &str, end: &str, tasks: u32| {
+        format!(r#"{{"id":"{}","state":{state},"last_heartbeat_at":"2026-01-19T{beat}.000000Z","#, worker.name())
+            + &format!(r#""lease_expires_at":"2026-01-19T{end}.000000Z","running_tasks":{tasks}}}"#)
+    };
+    let found = workers.list().unwrap();
+    let find = |name: &str| found.iter().find(|worker| worker.id == name).unwrap();
+    let text = |name: &str| serde_json::to_string(find(name)).unwrap();
+    assert_eq!(text(names[0].name()), json(&names[0], r#""alive""#, "12:00:00", "12:05:00", 2));
+    assert_eq!(text(names[1].name()), json(&names[1], r#""alive""#, "13:00:00", "13:05:00", 0));
+    assert_eq!((find("dead/1").state, find("elsewhere").state), (Some(WorkerState::Dead), None));
+    assert_eq!(found.len(), 4);
+    assert!(found.is_sorted_by_key(|worker| &worker.id));
 }

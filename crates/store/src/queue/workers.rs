@@ -16,15 +16,49 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use serde::Serialize;
+
 use crate::Store;
 use crate::error::Result;
 use crate::lease::{self, LeaseRules, WorkerId};
 use crate::process;
+use crate::rows::{column, string_enum};
 use crate::sqlite::{Db, WriteKind};
 use crate::start_log;
+use crate::time::UtcTime;
 
 /// How long the records of workers with an unknown process are kept after their last heartbeat: one day.
 const UNSEEN_RETENTION: Duration = Duration::from_secs(86_400);
+
+string_enum! {
+    "a worker's state",
+    /// Whether a worker can run its tasks, as seen from this process.
+    pub enum WorkerState {
+        /// Its process runs and renews its heartbeat.
+        Alive = "alive",
+        /// Its process runs, and did not renew its heartbeat in time.
+        Silent = "silent",
+        /// Its process has ended. The next recovery frees its tasks.
+        Dead = "dead",
+    }
+}
+
+/// A worker that may hold leases.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct WorkerRow {
+    /// Id of the worker: the part of its tokens before the slash.
+    pub id: String,
+    /// Its state; `None` if it runs on another host, or in another container.
+    #[cfg_attr(feature = "openapi", schema(required = true))]
+    pub state: Option<WorkerState>,
+    /// Last heartbeat, by the wall clock.
+    pub last_heartbeat_at: UtcTime,
+    /// When it is silent unless it renews its heartbeat.
+    pub lease_expires_at: UtcTime,
+    /// Number of tasks that it has claimed.
+    pub running_tasks: u64,
+}
 
 /// Workers of a store.
 #[derive(Clone, Copy, Debug)]
@@ -50,6 +84,36 @@ impl Workers<'_> {
         start_log::remove_of(self.0.path(), &name);
         self.0.write(WriteKind::TaskStatement, move |db| {
             db.execute("DELETE FROM workers WHERE name = ?1", [&name]).map(drop)
+        })
+    }
+
+    /// Lists all workers by id. A worker that has ended is listed until a recovery has freed its tasks.
+    pub fn list(self) -> Result<Vec<WorkerRow>> {
+        let sql = format!(
+            "SELECT name, process, lease_ms, beat_ms, state IS 'dead' AS is_dead, updated_at, coalesce(running, 0) AS running
+             FROM workers LEFT JOIN (SELECT {} AS holder, count(*) AS running FROM tasks WHERE status = 'running'
+                GROUP BY 1) ON holder = name
+             ORDER BY name",
+            worker_of("tasks")
+        );
+        let now = process::monotonic_ms();
+        self.0.read(|db| {
+            db.rows(&sql, [], |row| {
+                let (process, lease_ms): (String, i64) = (row.get("process")?, row.get("lease_ms")?);
+                let state = match row.get("is_dead")? {
+                    true => Some(WorkerState::Dead),
+                    false => state(&process, lease_ms, row.get("beat_ms")?, now).and_then(WorkerState::parse),
+                };
+                let heartbeat: UtcTime = column(row, "updated_at")?;
+                let lease = Duration::from_millis(u64::try_from(lease_ms).unwrap_or(0));
+                Ok(WorkerRow {
+                    id: row.get("name")?,
+                    state,
+                    last_heartbeat_at: heartbeat,
+                    lease_expires_at: heartbeat.plus(lease),
+                    running_tasks: column(row, "running")?,
+                })
+            })
         })
     }
 
