@@ -3,6 +3,7 @@
 //! Owns the table `wal_maintenance_jobs` and runs its checkpoints. The writer also checkpoints without a request; these
 //! rows are for a control plane that needs a small WAL now. The control plane decides whether a mode is allowed.
 
+use std::path::Path;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -10,7 +11,7 @@ use serde::Serialize;
 use crate::Store;
 use crate::error::{Error, Result};
 use crate::lease::{self, HeldLeases, LeaseRules, Token, leased_row, sortable_time};
-use crate::paths::with_suffix;
+use crate::paths::{resolve_last_link, with_suffix};
 use crate::rows::{column, string_enum, table_row};
 use crate::sqlite::{Db, WriteKind, params};
 use crate::time::UtcTime;
@@ -103,6 +104,21 @@ pub enum WalRequestResult {
     Active(WalRow),
     /// The last checkpoint is too recent; a request is accepted from this time.
     TooSoon(UtcTime),
+}
+
+/// Sizes of the database and its WAL, and the checkpoint that was requested last.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct WalState {
+    /// Size of the WAL in bytes; 0 if it does not exist.
+    pub wal_size_bytes: u64,
+    /// Size of the database file in bytes, without the WAL.
+    pub database_size_bytes: u64,
+    /// Size of a page in bytes.
+    pub page_size_bytes: u64,
+    /// Checkpoint that was requested last.
+    #[cfg_attr(feature = "openapi", schema(required = true))]
+    pub latest_checkpoint: Option<WalRow>,
 }
 
 /// WAL size in bytes and the number of requested checkpoints by status.
@@ -231,14 +247,20 @@ impl Wal<'_> {
         })
     }
 
+    /// Returns the sizes of the database and its WAL, and the checkpoint that was requested last.
+    pub fn state(self) -> Result<WalState> {
+        let page_size_bytes = self.0.read(|db| db.count("PRAGMA page_size", []))?;
+        Ok(WalState {
+            wal_size_bytes: self.wal_size()?,
+            database_size_bytes: file_size(self.0.path())?,
+            page_size_bytes,
+            latest_checkpoint: self.latest()?,
+        })
+    }
+
+    /// SQLite names the WAL after the file to which the path leads.
     fn wal_size(self) -> Result<u64> {
-        let path = with_suffix(self.0.path(), "-wal");
-        match std::fs::metadata(&path) {
-            Ok(metadata) => Ok(metadata.len()),
-            // SQLite deletes the WAL when the last connection closes.
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(0),
-            Err(error) => Err(Error::Io(path, error.to_string())),
-        }
+        file_size(&with_suffix(&resolve_last_link(self.0.path()), "-wal"))
     }
 
     /// Checkpoints the WAL as far as possible without waiting for other connections. That shortens closing the store.
@@ -257,6 +279,15 @@ impl Wal<'_> {
                 Ok(CheckpointCounts { busy: row.get(0)?, log_frames: row.get(1)?, checkpointed: row.get(2)? })
             })
         })
+    }
+}
+
+/// Returns the size of a file. The WAL does not exist while no connection is open.
+fn file_size(path: &Path) -> Result<u64> {
+    match std::fs::metadata(path) {
+        Ok(metadata) => Ok(metadata.len()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(0),
+        Err(error) => Err(Error::Io(path.to_path_buf(), error.to_string())),
     }
 }
 

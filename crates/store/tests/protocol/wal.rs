@@ -1,5 +1,6 @@
 use std::time::Duration;
 
+use gristmill_store::tasks::NewTask;
 use gristmill_store::wal::{MIN_INTERVAL, WalMode, WalRequest, WalRequestResult, WalRow, WalStatus};
 
 use crate::{Fixture, LEASE, seconds, token};
@@ -192,4 +193,29 @@ fn completed_checkpoint_keeps_retry_after() {
     let done = fixture.store.wal().run(&claimed, &token("a")).unwrap();
     assert_eq!((done.status, done.retry_after), (WalStatus::Completed, created.retry_after));
     assert_ne!(done.retry_after, None);
+}
+
+#[test]
+fn state_has_the_sizes_and_the_latest_checkpoint() {
+    let fixture = Fixture::new();
+    fixture.store.tasks().enqueue(NewTask::new("k", "1")).unwrap();
+    let state = fixture.store.wal().state().unwrap();
+    let size = |suffix: &str| {
+        let mut path = fixture.store.path().as_os_str().to_owned();
+        path.push(suffix);
+        std::fs::metadata(path).unwrap().len()
+    };
+    assert!(state.wal_size_bytes > 0 && state.database_size_bytes > 0);
+    assert_eq!((state.wal_size_bytes, state.database_size_bytes), (size("-wal"), size("")));
+    assert_eq!((state.page_size_bytes, state.latest_checkpoint), (4_096, None));
+    let requested = fixture.enqueue_checkpoint(WalMode::Truncate);
+    let claimed = fixture.claim_checkpoint().unwrap();
+    assert_eq!(claimed.id, requested.id);
+    let done = fixture.store.wal().run(&claimed, &token("a")).unwrap();
+    let state = fixture.store.wal().state().unwrap();
+    assert_eq!(state.latest_checkpoint, Some(done));
+    assert_eq!(state.database_size_bytes, size(""));
+    let json = serde_json::to_value(&state).unwrap();
+    assert_eq!(json["latest_checkpoint"]["status"], "completed");
+    assert_eq!(json["page_size_bytes"], 4_096);
 }
