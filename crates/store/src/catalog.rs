@@ -12,6 +12,7 @@
 
 mod broken_links;
 mod contents;
+mod folder_page;
 mod groups;
 mod hashes;
 mod known;
@@ -27,6 +28,7 @@ mod tree;
 
 pub use broken_links::BrokenLink;
 pub use contents::{KnownContent, LikeFile};
+pub use folder_page::{EntryType, FolderEntry};
 pub use groups::{
     FileFilter, FileType, Group, GroupFile, GroupKey, GroupMarks, GroupPage, GroupQuery, GroupState, GroupSummary,
     Groups, Ignored, MarksCache, Member, PathTest, Refreshed, SortBy,

@@ -129,8 +129,8 @@ fn bulk_is_refused_if_another_number_is_selected() {
 #[test]
 fn retry_many_does_what_retry_does() {
     let (single, many) = (Fixture::new(), Fixture::new());
-    let checkpoint = r#"UPDATE dead_letter_queue SET checkpoint = '{"step": {"n": 12345678901234567890}}', unique_key = 'k',
-        max_attempts = 3, priority = -4"#;
+    let checkpoint = r#"UPDATE dead_letter_queue SET checkpoint = '{"step": {"n": 12345678901234567890}}',
+        unique_key = 'k', max_attempts = 3, priority = -4"#;
     for fixture in [&single, &many] {
         fixture.dead_letter("a", "x", Some(r#"{ "b": 1.0, "a": 2}"#));
         fixture.sql(checkpoint);
@@ -185,9 +185,10 @@ fn large_selection_is_divided_into_transactions() {
     fixture.sql(
         "WITH RECURSIVE n(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n WHERE i < 2001)
         INSERT INTO dead_letter_queue (task_id, task_type, document_id, failure_reason, attempt_count, first_failure,
-            last_failure, queue, payload) SELECT i, 'a', '', 'row ' || i, 1, '2026-01-19 07:08:09', '2026-01-19 07:08:09',
-            'q', json_object('n', i) FROM n;
-        CREATE TRIGGER fail AFTER INSERT ON tasks WHEN NEW.payload LIKE '%1200%' BEGIN SELECT raise(ABORT, 'full'); END",
+            last_failure, queue, payload) SELECT i, 'a', '', 'row ' || i, 1, '2026-01-19 07:08:09',
+            '2026-01-19 07:08:09', 'q', json_object('n', i) FROM n;
+        CREATE TRIGGER fail AFTER INSERT ON tasks WHEN NEW.payload LIKE '%1200%'
+            BEGIN SELECT raise(ABORT, 'refused'); END",
     );
     let filter = DeadLetterFilter::default().reason_group(Some(reason_group("row 5")));
     let groups = fixture.store.dead_letters().groups(&DeadLetterFilter::default(), 10).unwrap();

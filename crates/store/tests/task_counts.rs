@@ -116,7 +116,8 @@ impl Fixture {
             13 => self.sql(&format!("UPDATE tasks SET status = 'completed' WHERE id % 3 = {}", number % 3)),
             14 => self.sql(&format!(
                 "INSERT OR IGNORE INTO tasks (id, queue, kind) VALUES ({id}, 'q', 'ignored'), (NULL, 'q', 'a');
-                UPDATE OR REPLACE tasks SET status = 'scheduled', run_after = '2026-01-19 07:08:10' WHERE id = {id} AND unique_key IS NULL;
+                UPDATE OR REPLACE tasks SET status = 'scheduled', run_after = '2026-01-19 07:08:10'
+                    WHERE id = {id} AND unique_key IS NULL;
                 BEGIN; DELETE FROM tasks; ROLLBACK"
             )),
             // The second task is refused, and with it the first.

@@ -25,6 +25,7 @@ mod table;
 
 use std::path::{Path, PathBuf};
 
+pub(super) use self::cursor::BASE64;
 pub use self::cursor::GroupKey;
 pub use self::filter::{FileFilter, FileType, PathTest};
 pub use self::ignored::Ignored;

@@ -123,7 +123,7 @@ impl Roots<'_> {
     }
 }
 
-fn list(db: &Db<'_>) -> Result<Vec<Root>> {
+pub(super) fn list(db: &Db<'_>) -> Result<Vec<Root>> {
     db.rows(&format!("SELECT {COLUMNS} FROM library_roots ORDER BY root_path"), [], root)
 }
 

@@ -17,7 +17,7 @@ use crate::catalog::Algorithm;
 use crate::error::{Error, Result};
 
 /// Writes no padding, and reads it.
-const BASE64: GeneralPurpose = GeneralPurpose::new(
+pub(in crate::catalog) const BASE64: GeneralPurpose = GeneralPurpose::new(
     &alphabet::URL_SAFE,
     GeneralPurposeConfig::new().with_encode_padding(false).with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
