@@ -204,8 +204,9 @@ impl Tasks<'_> {
             db.rows(
                 "SELECT * FROM tasks WHERE id < ?1 AND (?2 IS NULL OR status = ?2)
                     AND (?3 IS NULL OR kind = ?3) AND (?4 IS NULL OR queue = ?4)
+                    AND (?6 IS NULL OR instr(payload, ?6) > 0 OR instr(error_message, ?6) > 0)
                  ORDER BY id DESC LIMIT ?5",
-                params![from, status, filter.kind, filter.queue, crate::limit_plus_one(limit)],
+                params![from, status, filter.kind, filter.queue, crate::limit_plus_one(limit), filter.text],
                 TaskRow::read,
             )
         })?;

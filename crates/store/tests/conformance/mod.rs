@@ -133,6 +133,7 @@ macro_rules! conformance {
             pages:
                 task_pages_neither_repeat_nor_skip_a_row,
                 tasks_are_filtered_by_status_kind_and_queue,
+                tasks_are_filtered_by_text_of_payload_or_error,
                 dead_letter_pages_neither_repeat_nor_skip_a_row,
                 dead_letters_are_filtered_by_kind_document_reason_and_task,
                 counts_group_tasks_by_status,

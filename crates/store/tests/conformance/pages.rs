@@ -82,6 +82,32 @@ pub(crate) fn tasks_are_filtered_by_status_kind_and_queue(fixture: &Fixture) {
     check(all().kind(Some("A".to_owned())), &[]);
 }
 
+pub(crate) fn tasks_are_filtered_by_text_of_payload_or_error(fixture: &Fixture) {
+    let enqueue = |payload: &str| fixture.enqueue(NewTask::new(KIND, payload));
+    let first = enqueue(r#"{"path":"a%/Straße"}"#);
+    let claimed = fixture.claim().remove(0);
+    fixture.settle(&claimed, Disposition::Retry(after(SEC), failure("cannot open Straße")));
+    let second = enqueue(r#"{"path":"b"}"#);
+    let third = enqueue(r#"{"path":"Straße"}"#);
+    for (text, expected) in [
+        ("Straße", vec![third, first]),
+        ("cannot open", vec![first]),
+        ("a%/", vec![first]),
+        ("%", vec![first]),
+        ("path", vec![third, second, first]),
+        ("straße", vec![]),
+        ("Path", vec![]),
+        ("", vec![third, second, first]),
+    ] {
+        let filter = TaskFilter::default().text(Some(text.to_owned()));
+        let page = |after| fixture.store.tasks().list(&filter, after, 2);
+        assert_eq!(walk(page, |task| task.id, 2, || ()), expected, "{text}");
+    }
+    let pending = TaskFilter::default().text(Some("Straße".to_owned())).status(Some(TaskStatus::Pending));
+    let found = fixture.store.tasks().list(&pending, None, 9).unwrap().items;
+    assert_eq!(found.iter().map(|task| task.id).collect::<Vec<_>>(), [third]);
+}
+
 /// Makes a dead letter for each kind, document and reason.
 fn dead_letter_each(fixture: &Fixture, cases: &[(&str, &str, &str)]) -> Vec<DeadLetter> {
     for (kind, document, reason) in cases {

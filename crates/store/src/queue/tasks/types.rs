@@ -317,5 +317,7 @@ options! {
         pub kind: Option<String> = None,
         /// Only tasks of this queue.
         pub queue: Option<String> = None,
+        /// Only tasks whose payload or error message contains this text, in the same case.
+        pub text: Option<String> = None,
     }
 }
