@@ -68,6 +68,7 @@ const GROUPS: &[(&str, &[&str])] = &[
     ("Load data", &["import", "export"]),
     ("Messages", &["consume", "publish", "queues"]),
     ("Durable work", &["enqueue", "worker", "jobs", "dead"]),
+    ("Server", &["serve"]),
     ("Maintenance", &["backup", "doctor", "config", "completions", "man"]),
 ];
 
@@ -146,6 +147,8 @@ pub(crate) enum Command {
     Enqueue(commands::enqueue::Args),
     /// Run queued tasks until stopped
     Worker(commands::worker::Args),
+    /// Serve the HTTP API, and run queued tasks
+    Serve(commands::serve::Args),
     /// List, show, cancel and retry tasks and jobs
     #[command(subcommand, after_help = commands::jobs::EXAMPLES)]
     Jobs(commands::jobs::Command),

@@ -31,6 +31,7 @@ pub(crate) mod report;
 mod root_paths;
 pub(crate) mod roots;
 pub(crate) mod scan;
+pub(crate) mod serve;
 pub(crate) mod unique;
 mod value_parsers;
 pub(crate) mod verify;

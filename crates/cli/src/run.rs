@@ -60,6 +60,7 @@ fn dispatch(command: Command, context: &mut Context) -> Result<Outcome, Error> {
         Command::Publish(args) => commands::publish::run(&args, context),
         Command::Queues(args) => commands::queues::run(&args, context),
         Command::Worker(args) => commands::worker::run(&args, context),
+        Command::Serve(args) => commands::serve::run(&args, context),
         Command::Enqueue(args) => commands::enqueue::run(&args, context),
         Command::Jobs(command) => commands::jobs::run(command, context),
         Command::Dead(command) => commands::dead::run(command, context),

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 pub(crate) use self::file::template;
 use self::keys::Key;
-pub(crate) use self::keys::{Amqp, Database, Exec, Import, Scan, Worker};
+pub(crate) use self::keys::{Amqp, Database, Exec, Import, Scan, Serve, Worker};
 use self::resolver::Resolver;
 use crate::error::Error;
 
@@ -94,6 +94,7 @@ pub(crate) struct Settings {
     pub(crate) import: Import,
     pub(crate) worker: Worker,
     pub(crate) exec: Exec,
+    pub(crate) serve: Serve,
     pub(crate) amqp: Amqp,
     /// The consumers of the file, checked.
     pub(crate) consumers: Vec<consumers::Declared>,
@@ -124,6 +125,7 @@ pub(crate) fn resolve(flags: &Flags, env: Environment<'_>) -> Result<Settings, E
         import: Import::resolve(&mut resolver)?,
         worker: Worker::resolve(&mut resolver)?,
         exec: Exec::resolve(&mut resolver)?,
+        serve: Serve::resolve(&mut resolver)?,
         amqp: Amqp::resolve(&mut resolver)?,
         consumers: resolver.consumers()?,
         file_with_password: resolver.file_with_password()?,

@@ -25,6 +25,7 @@ mod read;
 pub mod report;
 pub mod roots;
 mod scan;
+pub mod source;
 mod summary;
 mod sys;
 pub mod unique;

@@ -1,5 +1,7 @@
 //! Counters of a runner and its kinds.
 
+use gristmill_pool::prometheus::MetricType::{Counter, Gauge};
+use gristmill_pool::prometheus::MetricsText;
 use gristmill_pool::{Pool, PoolStats};
 use gristmill_store::tasks::{Disposition, UpdateResult};
 use serde::Serialize;
@@ -73,6 +75,43 @@ pub struct TaskKindStats {
     pub tasks: RunSummary,
     /// Counters of the kind's pool, without placeholders that started or will start no handler.
     pub pool: PoolStats,
+}
+
+impl RunnerStats {
+    /// Adds the counters to the metrics of a process.
+    pub fn write_metrics(&self, text: &mut MetricsText) {
+        let mut tasks = text.metric("worker_tasks_total", Counter, "Tasks that this worker has claimed, by outcome.");
+        for TaskKindStats { kind, tasks: counts, .. } in &self.kinds {
+            let RunSummary { completed, retried, dead_lettered, released, cancelled, lost, .. } = *counts;
+            for (outcome, count) in [
+                ("completed", completed),
+                ("retried", retried),
+                ("dead_lettered", dead_lettered),
+                ("released", released),
+                ("cancelled", cancelled),
+                ("lost", lost),
+            ] {
+                tasks.sample(&[("kind", kind), ("outcome", outcome)], count as f64);
+            }
+        }
+        type Value = fn(&PoolStats) -> f64;
+        let values: [(&str, _, &str, Value); 6] = [
+            ("worker_pool_workers", Gauge, "Workers of the pool of a kind.", |pool| pool.workers as f64),
+            ("worker_pool_active", Gauge, "Tasks that are running.", |pool| pool.active as f64),
+            ("worker_pool_queued", Gauge, "Claimed tasks that wait for a worker.", |pool| pool.queued as f64),
+            ("worker_pool_panics_total", Counter, "Attempts that panicked.", |pool| pool.panicked as f64),
+            ("worker_pool_timeouts_total", Counter, "Attempts that exceeded their timeout.", |pool| {
+                pool.timed_out as f64
+            }),
+            ("worker_pool_stalled_total", Counter, "Workers that were replaced because they stalled.", |pool| {
+                pool.stalled as f64
+            }),
+        ];
+        for (name, kind, help, value) in values {
+            let mut metric = text.metric(name, kind, help);
+            self.kinds.iter().for_each(|stats| metric.sample(&[("kind", &stats.kind)], value(&stats.pool)));
+        }
+    }
 }
 
 impl TaskKindStats {

@@ -174,7 +174,7 @@ fn left_text(left: &BTreeMap<String, u64>) -> String {
     format!("left in the queue: {count} of kinds that this worker does not handle ({})", kinds.join(", "))
 }
 
-fn start(store: &Store, settings: &Settings) -> Result<RunnerHandle, Error> {
+pub(super) fn start(store: &Store, settings: &Settings) -> Result<RunnerHandle, Error> {
     let worker = &settings.worker;
     let exec = &settings.exec;
     let commands = exec::kind(exec::ExecSettings {

@@ -166,6 +166,37 @@ settings! {
             "a duration from 1ms to 30d that is not below exec.backoff_base";
     }
 
+    struct Serve {
+        SERVE_LISTEN listen: SocketAddr = "serve.listen", "GRISTMILL_SERVE_LISTEN", "127.0.0.1:7391",
+            address(),
+            "Address that the server listens on. Other than loopback ones need TLS, or --insecure.",
+            "an address such as 127.0.0.1:7391 or 0.0.0.0:7391, or a port for 127.0.0.1";
+        SERVE_ALLOWED_HOSTS allowed_hosts: Option<Vec<String>> = "serve.allowed_hosts", "GRISTMILL_SERVE_ALLOWED_HOSTS", "none",
+            names().or("none"),
+            "Names that the server answers to, besides 127.0.0.1, [::1] and localhost, such as the name of a reverse proxy.",
+            "a list of names such as nas.local or nas.local:8443, separated by commas in the variable, or none";
+        SERVE_BASE_PATH base_path: Option<String> = "serve.base_path", "GRISTMILL_SERVE_BASE_PATH", "none",
+            text(base_path, String::clone).or("none"),
+            "Path below which everything is served, for a reverse proxy.",
+            "a path such as /gristmill without a slash at its end, or none";
+        SERVE_TLS_CERTIFICATE tls_certificate: Option<PathBuf> = "serve.tls_certificate", "GRISTMILL_SERVE_TLS_CERTIFICATE", "none",
+            absolute_path().or("none"),
+            "PEM file with the certificate chain of the server. With serve.tls_key, the server speaks only TLS.",
+            "an absolute path, or none";
+        SERVE_TLS_KEY tls_key: Option<PathBuf> = "serve.tls_key", "GRISTMILL_SERVE_TLS_KEY", "none",
+            absolute_path().or("none"),
+            "PEM file with the private key of the certificate.",
+            "an absolute path, or none";
+        SERVE_DRY_RUN dry_run: bool = "serve.dry_run", "GRISTMILL_SERVE_DRY_RUN", "true",
+            parsed(),
+            "Whether the server refuses jobs that are not dry runs.",
+            "true or false";
+        SERVE_ALLOW_EXEC allow_exec: bool = "serve.allow_exec", "GRISTMILL_SERVE_ALLOW_EXEC", "false",
+            parsed(),
+            "Whether tasks that run commands can be enqueued and retried over HTTP. Who has the full token can then run any command as the user of the server.",
+            "true or false";
+    }
+
     struct Amqp {
         /// Contain passwords: never print them.
         AMQP_URI uris: Vec<String> = "amqp.uri", "GRISTMILL_AMQP_URI", "amqp://localhost",
@@ -203,6 +234,13 @@ fn rate() -> Format<u64> {
 
 fn absolute_path() -> Format<PathBuf> {
     text(|text| Some(PathBuf::from(text)).filter(|path| path.is_absolute()), |path| path.display().to_string())
+}
+
+/// A path below which a server is reached.
+fn base_path(text: &str) -> Option<String> {
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"/-_.~".contains(&byte);
+    let is_path = text.starts_with('/') && !text.ends_with('/') && !text.contains("//") && text.bytes().all(is_allowed);
+    is_path.then(|| text.to_owned())
 }
 
 /// Number of cores that this process may use.

@@ -245,6 +245,19 @@ pub struct GroupPage {
     pub state: GroupState,
 }
 
+/// Totals of all groups with several copies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupTotals {
+    /// Number of groups.
+    pub groups: u64,
+    /// Number of file names in all groups.
+    pub files: u64,
+    /// Reclaimable allocated bytes of all groups.
+    pub reclaimable: u64,
+    /// Whether the groups are up to date.
+    pub state: GroupState,
+}
+
 /// A file of a group, as the protocol lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupFile {
@@ -304,6 +317,22 @@ impl Catalog<'_> {
             return Err(Error::Invalid("marks cannot leave out some files of a group".to_owned()));
         }
         self.0.read(|db| db.with_conn(|conn| self.0.marks().get(&*conn.unchecked_transaction()?, query, every.max(1))))
+    }
+
+    /// Returns the totals of all groups with several copies, of the last evaluation. Ignored groups count.
+    pub fn group_totals(self) -> Result<GroupTotals> {
+        self.0.read(|db| {
+            db.with_conn(|conn| {
+                let transaction = conn.unchecked_transaction()?;
+                let totals = table::totals(&transaction)?;
+                Ok(GroupTotals {
+                    groups: totals.groups.unsigned_abs(),
+                    files: totals.files.unsigned_abs(),
+                    reclaimable: totals.reclaimable.unsigned_abs(),
+                    state: table::state(&transaction)?,
+                })
+            })
+        })
     }
 
     /// Evaluates the groups whose files have changed since the last refresh.

@@ -225,11 +225,18 @@ impl Jobs<'_> {
 
     /// Cancels an unfinished job of any kind. A worker that runs it sees this at its next heartbeat.
     pub fn cancel(self, id: &str) -> Result<JobRow> {
-        let id = id.to_owned();
+        self.cancel_because(id, None)
+    }
+
+    /// Like [`cancel`](Self::cancel), with a reason for people.
+    pub fn cancel_because(self, id: &str, reason: Option<&str>) -> Result<JobRow> {
+        let (id, reason) = (id.to_owned(), reason.map(str::to_owned));
         self.0.write(WriteKind::TaskCompound, move |db| {
-            let sql = "UPDATE jobs SET status = 'cancelled', finished_at = ?2, lease_expires_at = NULL, updated_at = ?2
+            let sql =
+                "UPDATE jobs SET status = 'cancelled', finished_at = ?2, lease_expires_at = NULL, updated_at = ?2,
+                    error_message = coalesce(?3, error_message)
                 WHERE id = ?1 AND status IN ('pending', 'running', 'retryable')";
-            let count = db.execute(sql, params![id, db.now()])?;
+            let count = db.execute(sql, params![id, db.now(), reason])?;
             lease::require_changed(db, count, &id, "pending, running or retryable")
         })
     }

@@ -1,0 +1,199 @@
+//! The application: what handlers need, and the router with its layers.
+//!
+//! Owns the order of the layers. From the outside: headers, panics, host, timeout, body length, caller.
+
+use std::ops::Deref;
+use std::panic::AssertUnwindSafe;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::extract::{DefaultBodyLimit, Request};
+use axum::http::StatusCode;
+use axum::middleware::{Next, from_fn, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use gristmill_pool::CancelToken;
+use gristmill_store::Store;
+use utoipa::OpenApi;
+use utoipa_axum::router::OpenApiRouter;
+
+use crate::events::Events;
+use crate::extract::MAX_BODY_BYTES;
+use crate::options::{ServerOptions, Setting, WorkerStats};
+use crate::problem::{Problem, Result};
+use crate::routes::{self, Security};
+use crate::security::credentials::{Caller, Credentials};
+use crate::security::{self, Hosts};
+
+/// Time until a request must be answered. Streams have begun to be by then.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Shared by all requests.
+#[derive(Clone, Debug)]
+pub(crate) struct App(Arc<AppState>);
+
+pub(crate) struct AppState {
+    pub(crate) store: Store,
+    pub(crate) hosts: Hosts,
+    pub(crate) credentials: Credentials,
+    pub(crate) events: Events,
+    pub(crate) base_path: String,
+    pub(crate) read_only: bool,
+    pub(crate) dry_run: bool,
+    pub(crate) allow_exec: bool,
+    pub(crate) has_tls: bool,
+    pub(crate) protected_files: Vec<PathBuf>,
+    pub(crate) settings: Vec<Setting>,
+    pub(crate) worker: Option<WorkerStats>,
+    pub(crate) started: Instant,
+    pub(crate) stop: CancelToken,
+}
+
+impl std::fmt::Debug for AppState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("AppState").field("store", &self.store).finish_non_exhaustive()
+    }
+}
+
+impl Deref for App {
+    type Target = AppState;
+
+    fn deref(&self) -> &AppState {
+        &self.0
+    }
+}
+
+impl App {
+    pub(crate) fn new(store: &Store, options: ServerOptions, port: u16, stop: &CancelToken) -> Self {
+        let has_tls = options.tls.is_some();
+        App(Arc::new(AppState {
+            store: store.clone(),
+            hosts: Hosts::new(port, has_tls, &options.allowed_hosts),
+            credentials: Credentials::new(port, &options.full_token, &options.read_token),
+            events: Events::new(),
+            base_path: options.base_path,
+            read_only: options.read_only,
+            dry_run: options.dry_run,
+            allow_exec: options.allow_exec,
+            has_tls,
+            protected_files: options.protected_files,
+            settings: options.settings,
+            worker: options.worker,
+            started: Instant::now(),
+            stop: stop.clone(),
+        }))
+    }
+
+    /// Runs work that blocks, such as a query, on another thread. If the client goes, the work still ends.
+    pub(crate) async fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&AppState) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let app = self.clone();
+        match tokio::task::spawn_blocking(move || work(&app)).await {
+            Ok(result) => result,
+            Err(error) if error.is_panic() => Err(Problem::internal(&"a handler panicked")),
+            Err(_) => Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "the server is stopping")),
+        }
+    }
+
+    /// Records a change in the log: who made it, and how many rows it concerned.
+    pub(crate) fn log_change(&self, caller: Caller, action: &str, count: u64) {
+        tracing::info!(
+            credential = caller.credential.as_str(),
+            access = caller.access.as_str(),
+            action,
+            count,
+            "changed by a request"
+        );
+    }
+}
+
+/// The document without its paths, which the routes add.
+#[derive(OpenApi)]
+#[openapi(
+    info(title = "Gristmill", description = "Duplicate files, durable tasks, and the protocol of the shared database."),
+    components(schemas(crate::problem::Problem)),
+    modifiers(&Security),
+    security(("bearer" = []), ("session" = []))
+)]
+struct Document;
+
+/// Returns the OpenAPI document of all routes, as JSON.
+pub fn openapi() -> String {
+    let routes = routes::protected().merge(routes::sign_in()).merge(routes::open());
+    let api = OpenApiRouter::with_openapi(Document::openapi()).nest("/api/v1", routes);
+    api.into_openapi().to_pretty_json().unwrap_or_default()
+}
+
+/// Returns the whole application.
+pub(crate) fn router(app: &App) -> Router {
+    let check_caller = || from_fn_with_state(app.clone(), security::check_caller);
+    let protected: Router<App> = routes::protected().into();
+    let sign_in: Router<App> = routes::sign_in().into();
+    let api = protected
+        .route_layer(check_caller())
+        .merge(sign_in.route_layer(from_fn_with_state(app.clone(), security::check_origin)))
+        .merge(routes::open());
+    let routes = Router::new()
+        .nest("/api/v1", api)
+        .merge(routes::metrics_route().route_layer(check_caller()))
+        .merge(routes::monitoring_routes())
+        .fallback(not_found)
+        .method_not_allowed_fallback(method_not_allowed)
+        .with_state(app.clone());
+    let routes = match app.base_path.as_str() {
+        "" => routes,
+        base => Router::new().nest(base, routes).fallback(not_found),
+    };
+    routes
+        .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
+        .layer(from_fn(limit_time))
+        .layer(from_fn_with_state(app.clone(), security::check_host))
+        .layer(from_fn(catch_panic))
+        .layer(from_fn(security::headers::add))
+}
+
+async fn not_found(request: Request) -> Problem {
+    Problem::not_found(format!("there is no {}; /api/v1/openapi.json lists all paths", request.uri().path()))
+}
+
+async fn method_not_allowed(request: Request) -> Problem {
+    let detail = format!("{} does not allow the method {}", request.uri().path(), request.method());
+    Problem::new(StatusCode::METHOD_NOT_ALLOWED, detail)
+}
+
+async fn limit_time(request: Request, next: Next) -> Response {
+    match tokio::time::timeout(REQUEST_TIMEOUT, next.run(request)).await {
+        Ok(response) => response,
+        Err(_) => {
+            let detail = format!("the answer took longer than {} seconds", REQUEST_TIMEOUT.as_secs());
+            Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail).into_response()
+        }
+    }
+}
+
+/// Turns the panic of a handler into an error. The log gets no part of the request.
+async fn catch_panic(request: Request, next: Next) -> Response {
+    match CatchPanic(Box::pin(next.run(request))).await {
+        Some(response) => response,
+        None => Problem::internal(&"a handler panicked").into_response(),
+    }
+}
+
+struct CatchPanic<F>(Pin<Box<F>>);
+
+impl<F: Future> Future for CatchPanic<F> {
+    type Output = Option<F::Output>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match std::panic::catch_unwind(AssertUnwindSafe(|| self.0.as_mut().poll(context))) {
+            Ok(Poll::Ready(output)) => Poll::Ready(Some(output)),
+            Ok(Poll::Pending) => Poll::Pending,
+            Err(_) => Poll::Ready(None),
+        }
+    }
+}

@@ -1,0 +1,24 @@
+//! The HTTP API of Gristmill: the routes of the shared protocol, questions to the catalog, tasks, live events, metrics.
+//!
+//! A [`Server`] listens on loopback unless told otherwise, and answers only requests with one of its tokens, or of a
+//! browser that has signed in with the printed link. `connections` accepts and limits connections, `security` decides
+//! who may send which request, `routes` has a module for each subject, `events` the stream of changes.
+
+mod app;
+mod channel_body;
+mod connections;
+mod content;
+mod counted_body;
+mod events;
+mod extract;
+mod metrics;
+mod options;
+mod problem;
+mod routes;
+mod security;
+mod server;
+
+pub(crate) use crate::app::App;
+pub use crate::app::openapi;
+pub use crate::options::{ServerOptions, Setting, WorkerStats};
+pub use crate::server::{Server, ServerError};

@@ -1,0 +1,55 @@
+//! The document that describes the API.
+
+use serde_json::Value;
+
+use crate::client::Fixture;
+
+#[test]
+fn document_names_every_route() {
+    let fixture = Fixture::new();
+    let answer = fixture.send("GET", "/api/v1/openapi.json", &[], None);
+    let document: Value = answer.json();
+    assert!(document["openapi"].as_str().unwrap().starts_with("3.1"), "{}", document["openapi"]);
+    let paths = document["paths"].as_object().unwrap();
+    for (path, methods) in [
+        ("jobs", "get post"),
+        ("jobs/{id}", "get"),
+        ("jobs/scan-hash/claim", "post"),
+        ("jobs/{id}/heartbeat", "post"),
+        ("jobs/{id}/finish", "post"),
+        ("jobs/{id}/cancel", "post"),
+        ("jobs/{id}/reset", "post"),
+        ("jobs/recover-stale", "post"),
+        ("duplicates/groups", "get"),
+        ("duplicates/groups/marks", "get"),
+        ("duplicates/groups/{group_key}/files", "get"),
+        ("thumbs/request", "post"),
+        ("thumbs/{key}", "get"),
+        ("thumbs/metrics", "get"),
+        ("thumbs/cleanup/group", "post"),
+        ("dead-letters/retry", "post"),
+        ("dead-letters/discard", "post"),
+        ("dead-letters/groups", "get"),
+        ("roots/{id}/entries", "get"),
+        ("maintenance/wal/checkpoint", "post"),
+        ("maintenance/wal/checkpoint/latest", "get"),
+        ("maintenance/wal/metrics", "get"),
+        ("health", "get"),
+        ("events", "get"),
+        ("sign-in", "post"),
+    ] {
+        let found = paths.get(&format!("/api/v1/{path}")).unwrap_or_else(|| panic!("no {path}"));
+        for method in methods.split(' ') {
+            let operation = &found[method];
+            assert!(operation["responses"]["default"]["content"]["application/problem+json"].is_object(), "{path}");
+            assert!(operation["summary"].is_string() || operation["description"].is_string(), "{path}");
+        }
+    }
+    // Every reference has its schema.
+    let text = answer.text();
+    let schemas = document["components"]["schemas"].as_object().unwrap();
+    for reference in text.split("#/components/schemas/").skip(1) {
+        let name = reference.split('"').next().unwrap();
+        assert!(schemas.contains_key(name), "no schema {name}");
+    }
+}
