@@ -557,7 +557,10 @@ fn groups_follow_when_two_stores_change_and_refresh_them() {
                         };
                         conn.execute_batch(&sql).unwrap();
                         let groups = store.catalog().groups(&GroupQuery::default()).unwrap();
-                        assert_eq!(groups.total, groups.groups.len() as u64, "seed {seed}");
+                        // The other thread may have changed files since they were evaluated.
+                        if groups.state.is_current {
+                            assert_eq!(groups.total, groups.groups.len() as u64, "seed {seed}");
+                        }
                     }
                 });
             }

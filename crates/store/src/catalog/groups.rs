@@ -278,10 +278,14 @@ pub struct GroupFile {
 impl Catalog<'_> {
     /// Returns groups with their files, and totals of all matching groups. Evaluates changed groups first.
     pub fn groups(self, query: &GroupQuery) -> Result<Groups> {
-        let state = self.current_groups()?;
+        self.refresh_if_possible()?;
         // In one transaction, for one snapshot and because SQLite would otherwise lock the file for each row.
-        let groups = self.0.read(|db| db.with_conn(|conn| select::whole(&*conn.unchecked_transaction()?, query)))?;
-        Ok(Groups { state, ..groups })
+        self.0.read(|db| {
+            db.with_conn(|conn| {
+                let transaction = conn.unchecked_transaction()?;
+                Ok(Groups { state: table::state(&transaction)?, ..select::whole(&transaction, query)? })
+            })
+        })
     }
 
     /// Returns the groups after a cursor, without their files. Reads the table as it is: [`Catalog::refresh_groups`]
@@ -340,18 +344,16 @@ impl Catalog<'_> {
         self.0.write(WriteKind::Compound, refresh)
     }
 
-    /// Brings the groups up to date if possible, and returns their state.
-    fn current_groups(self) -> Result<GroupState> {
-        let state = || self.0.read(|db| db.with_conn(table::state));
-        let before = state()?;
-        if before.is_current || self.0.is_read_only() {
-            return Ok(before);
+    /// Brings the groups up to date if possible.
+    fn refresh_if_possible(self) -> Result<()> {
+        let state = self.0.read(|db| db.with_conn(table::state))?;
+        if state.is_current || self.0.is_read_only() {
+            return Ok(());
         }
         match self.refresh_groups() {
             // Another process is writing, or the disk is full: the list may help to free space.
-            Err(error) if error.is_transient() => Ok(before),
-            Err(error) => Err(error),
-            Ok(_) => state(),
+            Err(error) if error.is_transient() => Ok(()),
+            result => result.map(drop),
         }
     }
 
