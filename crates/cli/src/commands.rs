@@ -22,6 +22,7 @@ pub(crate) mod import;
 pub(crate) mod jobs;
 pub(crate) mod list;
 mod management;
+mod metrics;
 mod paging;
 pub(crate) mod publish;
 pub(crate) mod purge;

@@ -491,3 +491,27 @@ fn first_start_of_a_command_is_no_redelivery() {
     home.json(&["worker", "--once"]);
     assert_eq!(home.json(&["jobs", "show", "1"])["result"]["stdout"], "1 0\n");
 }
+
+#[test]
+fn metrics_are_served_while_tasks_run() {
+    let home = Home::new();
+    home.check(&["enqueue", "exec", "--", "true"], 0, "task 1", "");
+    let mut command = home.command(&["worker", "--metrics", "127.0.0.1:0"]);
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let line = lines.find(|line| line.contains("serving metrics at")).unwrap();
+    let address = line.split("http://").nth(1).unwrap().strip_suffix("/metrics").unwrap();
+    let get = || {
+        let mut stream = std::net::TcpStream::connect(address).unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        text
+    };
+    let completed = "gristmill_worker_tasks_total{kind=\"exec\",outcome=\"completed\"} 1\n";
+    assert!(common::becomes_true(|| get().contains(completed)), "{}", get());
+    let counted = "gristmill_tasks{queue=\"default\",kind=\"exec\",status=\"completed\"} 1\n";
+    assert!(common::becomes_true(|| get().contains(counted)), "{}", get());
+    signal(&child, "TERM");
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}

@@ -20,5 +20,6 @@ mod server;
 
 pub(crate) use crate::app::App;
 pub use crate::app::openapi;
+pub use crate::metrics::write_store_metrics;
 pub use crate::options::{ServerOptions, Setting, WorkerStats};
 pub use crate::server::{Server, ServerError};

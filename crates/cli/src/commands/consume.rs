@@ -11,7 +11,6 @@ mod end;
 mod exec;
 mod http;
 mod metadata;
-mod metrics;
 mod open_databases;
 mod returning_counter;
 mod status;
@@ -34,8 +33,8 @@ use self::http::Http;
 pub(super) use self::metadata::is_message_variable;
 use self::open_databases::SinkTable;
 use self::returning_counter::ReturningCounter;
-use super::amqp_common;
 use super::management::Management;
+use super::{amqp_common, metrics};
 use crate::context::{Context, create_data_folder};
 use crate::error::{Error, Outcome};
 use crate::output::note;
@@ -103,7 +102,8 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
             if let (false, Ok(address)) = (context.quiet, listener.local_addr()) {
                 note(&format!("serving metrics at http://{address}/metrics"));
             }
-            tokio::spawn(metrics::serve(listener, stats.clone()));
+            let stats = stats.clone();
+            tokio::spawn(metrics::serve(listener, move || stats.stats().prometheus()));
         }
         if !context.quiet {
             note(&describe_start(&chosen, &client));

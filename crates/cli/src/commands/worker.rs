@@ -6,16 +6,19 @@ mod scan_jobs;
 
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use gristmill_jobs::{RunSummary, RunnerHandle, exec};
 use gristmill_pool::Retry;
+use gristmill_pool::prometheus::MetricsText;
 use gristmill_store::Store;
 use gristmill_store::tasks::ForeignClaims;
 use serde_json::json;
 
 use super::environment::withheld;
+use super::metrics::MetricsServer;
 use super::to_object;
 use crate::context::{Context, open_or_create};
 use crate::error::{Error, Outcome};
@@ -61,10 +64,16 @@ pub(crate) struct Args {
     /// Queue to take tasks from, the most important first; repeatable [default: setting worker.queues, default]
     #[arg(long, value_name = "QUEUE")]
     queue: Vec<String>,
+
+    /// Serve Prometheus metrics at http://ADDRESS/metrics; a port alone listens on 127.0.0.1 [default: setting
+    /// worker.metrics, none]
+    #[arg(long, value_name = "ADDRESS")]
+    metrics: Option<String>,
 }
 
 pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> {
     context.flags.add(&keys::QUEUES, "--queue", Some(&args.queue).filter(|queues| !queues.is_empty()));
+    context.flags.add(&keys::WORKER_METRICS, "--metrics", args.metrics.as_ref());
     let settings = context.settings()?;
     // Before the first claim, so that every signal leads to an orderly end.
     let supervisor = Supervisor::with_forced_stop(context.quiet)?;
@@ -88,12 +97,17 @@ fn run_tasks(
         let queues = settings.worker.queues.join(", ");
         note(&format!("worker {} serves queues {queues} of {}", running.worker(), path(store.path())));
     }
+    let metrics = settings.worker.metrics.map(|address| serve_metrics(address, store, &running)).transpose()?;
+    if let Some(metrics) = metrics.as_ref().filter(|_| !context.quiet) {
+        note(&format!("serving metrics at http://{}/metrics", metrics.address()));
+    }
     let is_silent = context.quiet || !(context.verbose || io::stderr().is_terminal());
     let progress = ProgressReporter::start(is_silent, {
         let running = Arc::clone(&running);
         move |_| progress_line(&running)
     });
     let summary = run_until_stopped(&running, &supervisor, args.once, settings.worker.shutdown, progress)?;
+    drop(metrics);
     let outcome = supervisor.outcome(args.once);
     drop(supervisor);
     let mut value = to_object(&summary)?;
@@ -109,6 +123,19 @@ fn run_tasks(
     }
     context.output.summary(&value, Outcome::Done, |_| summary_text(&summary, &claims, &context.hints))?;
     Ok(outcome)
+}
+
+/// Serves the counters of the worker and the numbers of the database.
+fn serve_metrics(address: SocketAddr, store: &Store, running: &Arc<RunnerHandle>) -> Result<MetricsServer, Error> {
+    let (store, running) = (store.clone(), running.clone());
+    MetricsServer::start(address, move || {
+        let mut text = MetricsText::new("gristmill_");
+        if let Err(error) = gristmill_server::write_store_metrics(&store, &mut text) {
+            tracing::warn!(%error, "cannot read the numbers of the database for metrics");
+        }
+        running.stats().write_metrics(&mut text);
+        text.to_string()
+    })
 }
 
 /// Waits until a signal stops the worker, it has failed, or with `once` it has no due task left. Then stops it.

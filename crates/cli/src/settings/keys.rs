@@ -133,6 +133,10 @@ settings! {
             number(1..=1_000),
             "Number of worker crashes after which a task becomes a dead letter.",
             "a whole number from 1 to 1000";
+        WORKER_METRICS metrics: Option<SocketAddr> = "worker.metrics", "GRISTMILL_WORKER_METRICS", "none",
+            address().or("none"),
+            "Address at which a worker serves metrics for Prometheus: http://ADDRESS/metrics. Everyone who can reach the address can read them. `gristmill serve` has its own /metrics, which need a token.",
+            "an address such as 127.0.0.1:9418 or [::1]:9418, a port for 127.0.0.1, or none";
         KEEP_FINISHED keep_finished: Option<Duration> = "worker.keep_finished", "GRISTMILL_WORKER_KEEP_FINISHED", "7d",
             duration(Duration::ZERO..=Duration::MAX).or("forever"),
             "How long finished tasks are kept.",
