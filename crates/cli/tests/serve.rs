@@ -138,6 +138,32 @@ fn traffic_is_encrypted_with_a_certificate() {
 }
 
 #[test]
+fn log_of_a_failed_request_has_no_secret() {
+    let home = Home::new();
+    home.scan(&["."]);
+    let mut server = Running::start(&home, &["-vvv", "--no-worker"]);
+    let token = fs::read_to_string(home.path(".local/share/gristmill/gristmill.db.token")).unwrap();
+    let sql = "INSERT INTO jobs (id, kind, status, dry_run, progress, processed_items, payload, created_at, updated_at)
+        VALUES ('x', 'scan', 'cancelled', 1, 0, 0, '{}', 'not a time', 'not a time')";
+    rusqlite::Connection::open(home.database()).unwrap().execute_batch(sql).unwrap();
+    let request =
+        "GET /api/v1/jobs/x HTTP/1.1\r\nCookie: gristmill-1=secret-cookie\r\nX-Other: secret-header\r\nX-Rest:";
+    let (status, body) = server.request(request, token.trim(), "");
+    assert_eq!(status, 500, "{body}");
+    assert!(body.contains("\"detail\":\"the server failed; its log has the reason\""), "{body}");
+    let (status, _) = server.request("GET /api/v1/jobs", "secret-wrong-token", "");
+    assert_eq!(status, 401);
+    let mut stderr = server.child.stderr.take().unwrap();
+    assert_eq!(server.stop(), 0);
+    let mut log = String::new();
+    stderr.read_to_string(&mut log).unwrap();
+    assert!(log.contains("not a time"), "{log}");
+    for secret in [token.trim(), "secret-"] {
+        assert!(!log.contains(secret), "{log}");
+    }
+}
+
+#[test]
 fn damaged_token_is_an_error() {
     let home = Home::new();
     home.scan(&["."]);

@@ -197,3 +197,34 @@ impl<F: Future> Future for CatchPanic<F> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use axum::body::{Body, to_bytes};
+    use axum::http::HeaderValue;
+    use axum::routing::get;
+    use hyper::service::Service as _;
+
+    use super::*;
+
+    #[test]
+    fn panic_of_a_handler_is_an_error() {
+        async fn panics() -> &'static str {
+            if std::hint::black_box(true) {
+                panic!("a defect");
+            }
+            ""
+        }
+        let router: Router = Router::new().route("/", get(panics)).layer(from_fn(catch_panic));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let (status, content_type, body) = runtime.block_on(async {
+            let service = hyper_util::service::TowerToHyperService::new(router);
+            let response = service.call(Request::new(Body::empty())).await.unwrap();
+            let content_type = response.headers().get("content-type").cloned();
+            (response.status(), content_type, to_bytes(response.into_body(), 10_000).await.unwrap())
+        });
+        assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
+        assert_eq!(content_type, Some(HeaderValue::from_static("application/problem+json")));
+        assert!(!String::from_utf8_lossy(&body).contains("defect"), "{body:?}");
+    }
+}

@@ -273,7 +273,7 @@ fn hostile_paths_are_client_errors() {
         "/api/v1/unique?inside=",
     ];
     let bearer = bearer(FULL);
-    for _ in 0..2_000 {
+    for _ in 0..10_000 {
         let mut path = random.choice(prefixes).unwrap().to_owned();
         for _ in 0..random.usize(1..6) {
             path.push_str(random.choice(parts).unwrap());
