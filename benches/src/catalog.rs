@@ -6,13 +6,13 @@
 //! the tables and checks the thresholds.
 
 mod commands;
-mod fixture;
-mod latency;
+pub(crate) mod fixture;
+pub(crate) mod latency;
 mod options;
-mod page;
+pub(crate) mod page;
 mod plan;
 mod report;
-mod writer;
+pub(crate) mod writer;
 
 use gristmill_store::{Store, catalog::SortBy};
 

@@ -16,6 +16,7 @@ mod process;
 mod program;
 mod random;
 mod scratch;
+mod server;
 mod task_sum;
 mod threshold;
 
@@ -48,6 +49,10 @@ enum Benchmark {
     DedupTrees(dedup::Options),
     /// questions to a catalog of 10^4 to 10^6 files: pages of groups, also during a scan, and first output of commands
     Catalog(catalog::Options),
+    /// the HTTP API: group pages against the query itself, and requests per second against a bare axum handler
+    Server(server::Options),
+    /// serve one bare axum handler; started by `server`
+    ServerBare,
     /// JSONL into SQLite: time, memory and growth, against a handwritten pipeline, DuckDB, sqlite-utils and others
     Import(import::Options),
     /// generate the folders of `import` only
@@ -99,6 +104,8 @@ fn run(benchmark: Benchmark) -> Result<(), String> {
         Benchmark::DedupWalk { folder } => dedup::walk(&folder),
         Benchmark::DedupTrees(options) => dedup::trees(&options),
         Benchmark::Catalog(options) => catalog::run(&options),
+        Benchmark::Server(options) => server::run(&options),
+        Benchmark::ServerBare => server::bare(),
         Benchmark::Import(options) => import::run(&options),
         Benchmark::ImportData(options) => import::data(&options),
         Benchmark::Amqp(options) => amqp::run(&options),

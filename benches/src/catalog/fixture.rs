@@ -32,15 +32,15 @@ const FILES_PER_BATCH: usize = 2_000;
 const HOLDER: &str = "gristmill-bench";
 
 /// A complete catalog on disk.
-pub(super) struct Fixture {
+pub(crate) struct Fixture {
     folder: PathBuf,
-    pub(super) files: u64,
-    pub(super) duplicates: Duplicates,
+    pub(crate) files: u64,
+    pub(crate) duplicates: Duplicates,
 }
 
 impl Fixture {
     /// Returns the catalog in `data`, which is generated if it is missing.
-    pub(super) fn get(files: u64, seed: u64, data: &Path) -> Result<Fixture, String> {
+    pub(crate) fn get(files: u64, seed: u64, data: &Path) -> Result<Fixture, String> {
         fs::create_dir_all(data).map_err(|error| format!("{}: {error}", data.display()))?;
         let folder = data.join(format!("catalog-{files}"));
         let title = format!("{SIGNATURE} {VERSION}: {files} files, seed {seed}, schema {}", schema(data)?);
@@ -52,7 +52,7 @@ impl Fixture {
     }
 
     /// Copies the database into a folder, so that the kept one does not change. Returns the path of the copy.
-    pub(super) fn copy_to(&self, folder: &Path) -> Result<PathBuf, String> {
+    pub(crate) fn copy_to(&self, folder: &Path) -> Result<PathBuf, String> {
         let copy = folder.join(DATABASE);
         fs::copy(self.folder.join(DATABASE), &copy).map_err(|error| format!("{}: {error}", copy.display()))?;
         Ok(copy)
@@ -95,7 +95,7 @@ fn write(files: u64, seed: u64, folder: &Path) -> Result<Duplicates, String> {
     Ok(plan.duplicates)
 }
 
-pub(super) fn begin_scan(store: &Store, root: i64) -> gristmill_store::Result<Scan> {
+pub(crate) fn begin_scan(store: &Store, root: i64) -> gristmill_store::Result<Scan> {
     let holder = HOLDER.to_owned();
     let request = ScanRequest {
         root,

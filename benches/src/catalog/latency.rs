@@ -12,36 +12,36 @@ const MIN_CALLS: usize = 3;
 
 /// Durations of calls, in ms, sorted.
 #[derive(Debug, Default)]
-pub(super) struct Latencies(Vec<f64>);
+pub(crate) struct Latencies(Vec<f64>);
 
 impl Latencies {
     /// Returns the smallest duration that `percent` of the calls did not exceed.
-    pub(super) fn percentile(&self, percent: f64) -> f64 {
+    pub(crate) fn percentile(&self, percent: f64) -> f64 {
         let rank = (self.0.len() as f64 * percent / 100.0).ceil() as usize;
         self.0.get(rank.clamp(1, self.0.len().max(1)) - 1).copied().unwrap_or(f64::NAN)
     }
 
-    pub(super) fn p99(&self) -> f64 {
+    pub(crate) fn p99(&self) -> f64 {
         self.percentile(99.0)
     }
 
-    pub(super) fn calls(&self) -> usize {
+    pub(crate) fn calls(&self) -> usize {
         self.0.len()
     }
 }
 
 /// Latencies of the pages of one catalog.
-pub(super) struct PageLatencies {
-    pub(super) files: u64,
-    pub(super) groups: u64,
+pub(crate) struct PageLatencies {
+    pub(crate) files: u64,
+    pub(crate) groups: u64,
     /// What a scan wrote in the meantime; None if none did.
-    pub(super) written: Option<super::writer::Written>,
+    pub(crate) written: Option<super::writer::Written>,
     /// For each order, the latencies at each position.
-    pub(super) orders: Vec<(SortBy, Vec<Latencies>)>,
+    pub(crate) orders: Vec<(SortBy, Vec<Latencies>)>,
 }
 
 /// Makes `count` different calls alternately, `reps` times, after one call each that is not measured.
-pub(super) fn measure(
+pub(crate) fn measure(
     reps: usize,
     count: usize,
     mut call: impl FnMut(usize) -> Result<(), String>,
@@ -64,7 +64,7 @@ pub(super) fn measure(
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use super::*;
 
     pub(in crate::catalog) fn latencies(milliseconds: &[f64]) -> Latencies {

@@ -10,7 +10,7 @@ use gristmill_store::{
 /// Groups in a page.
 const PAGE: u64 = 200;
 
-pub(super) fn name(order: SortBy) -> &'static str {
+pub(crate) fn name(order: SortBy) -> &'static str {
     match order {
         SortBy::Reclaimable => "reclaimable",
         SortBy::Count => "count",
@@ -21,17 +21,17 @@ pub(super) fn name(order: SortBy) -> &'static str {
 
 /// A page, by the cursor before it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Position {
-    after: Option<String>,
+pub(crate) struct Position {
+    pub(crate) after: Option<String>,
     /// Number of its groups.
-    pub(super) groups: usize,
+    pub(crate) groups: usize,
 }
 
 impl Position {
-    pub(super) const NAMES: [&'static str; 3] = ["first", "middle", "last"];
+    pub(crate) const NAMES: [&'static str; 3] = ["first", "middle", "last"];
 
     /// Returns the first, the middle and the last page of `groups` groups.
-    pub(super) fn all(store: &Store, order: SortBy, groups: u64) -> Result<[Position; 3], String> {
+    pub(crate) fn all(store: &Store, order: SortBy, groups: u64) -> Result<[Position; 3], String> {
         let [first, middle, last] = starts(groups).map(|start| {
             let after = match usize::try_from(start).unwrap_or(usize::MAX) {
                 0 => None,
@@ -57,7 +57,7 @@ fn query(order: SortBy) -> GroupQuery {
 }
 
 /// Reads the page at a position. Returns the number of groups in it.
-pub(super) fn page(store: &Store, order: SortBy, position: &Position) -> Result<usize, String> {
+pub(crate) fn page(store: &Store, order: SortBy, position: &Position) -> Result<usize, String> {
     let page = store.catalog().group_page(&query(order), position.after.as_deref());
     Ok(page.map_err(|error| error.to_string())?.page.items.len())
 }

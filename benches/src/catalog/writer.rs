@@ -33,20 +33,20 @@ const FIRST_FILE: u64 = 1 << 32;
 
 /// What the writer wrote.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Written {
-    pub(super) files: u64,
-    pub(super) files_per_second: f64,
+pub(crate) struct Written {
+    pub(crate) files: u64,
+    pub(crate) files_per_second: f64,
 }
 
 /// A thread that writes until it is stopped.
-pub(super) struct ScanWriter {
+pub(crate) struct ScanWriter {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<Result<Written, String>>,
 }
 
 impl ScanWriter {
     /// Starts the thread for a catalog of `files` files, which grows by a tenth at most, or by one batch.
-    pub(super) fn start(store: &Store, files: u64) -> Result<ScanWriter, String> {
+    pub(crate) fn start(store: &Store, files: u64) -> Result<ScanWriter, String> {
         let stop = Arc::new(AtomicBool::new(false));
         let (store, stopped, kept) = (store.clone(), stop.clone(), files / 10 / (FOLDERS_PER_BATCH * FILES_PER_FOLDER));
         let root = store.roots().list().map_err(|error| error.to_string())?.first().ok_or("no root")?.id;
@@ -58,7 +58,7 @@ impl ScanWriter {
     }
 
     /// Stops after the current batch.
-    pub(super) fn stop(self) -> Result<Written, String> {
+    pub(crate) fn stop(self) -> Result<Written, String> {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().map_err(|_| "the writing thread panicked".to_owned())?
     }
