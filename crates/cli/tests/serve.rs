@@ -144,10 +144,9 @@ fn log_of_a_failed_request_has_no_secret() {
     let mut server = Running::start(&home, &["-vvv", "--no-worker"]);
     let token = fs::read_to_string(home.path(".local/share/gristmill/gristmill.db.token")).unwrap();
     let sql = "INSERT INTO jobs (id, kind, status, dry_run, progress, processed_items, payload, created_at, updated_at)
-        VALUES ('x', 'scan', 'cancelled', 1, 0, 0, '{}', 'not a time', 'not a time')";
+        VALUES ('00000000-0000-4000-8000-000000000001', 'scan', 'cancelled', 1, 0, 0, '{}', 'not a time', 'not a time')";
     rusqlite::Connection::open(home.database()).unwrap().execute_batch(sql).unwrap();
-    let request =
-        "GET /api/v1/jobs/x HTTP/1.1\r\nCookie: gristmill-1=secret-cookie\r\nX-Other: secret-header\r\nX-Rest:";
+    let request = "GET /api/v1/jobs/00000000-0000-4000-8000-000000000001 HTTP/1.1\r\nCookie: gristmill-1=secret-cookie\r\nX-Other: secret-header\r\nX-Rest:";
     let (status, body) = server.request(request, token.trim(), "");
     assert_eq!(status, 500, "{body}");
     assert!(body.contains("\"detail\":\"the server failed; its log has the reason\""), "{body}");
