@@ -6,7 +6,7 @@ use std::ops::Deref;
 use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -17,6 +17,7 @@ use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use gristmill_pool::CancelToken;
 use gristmill_store::Store;
+use tokio::sync::Semaphore;
 use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 
@@ -28,8 +29,14 @@ use crate::routes::{self, Security};
 use crate::security::credentials::{Caller, Credentials};
 use crate::security::{self, Hosts};
 
-/// Time until a request must be answered. Streams have begun to be by then.
+/// Time until the head of the answer must be sent. Streams continue after it.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Long queries that run at the same time: fewer than the store has connections for reading.
+const MAX_LONG_QUERIES: usize = 2;
+
+/// Time that a long query waits for others.
+const LONG_QUERY_WAIT: Duration = Duration::from_secs(10);
 
 /// Shared by all requests.
 #[derive(Clone, Debug)]
@@ -47,7 +54,10 @@ pub(crate) struct AppState {
     pub(crate) has_tls: bool,
     pub(crate) protected_files: Vec<PathBuf>,
     pub(crate) settings: Vec<Setting>,
-    pub(crate) worker: Option<WorkerStats>,
+    /// Statistics of the worker in this process, if there is one.
+    pub(crate) worker: OnceLock<WorkerStats>,
+    /// Queries that read much. They leave connections to the database for the others.
+    pub(crate) long_queries: Arc<Semaphore>,
     pub(crate) started: Instant,
     pub(crate) stop: CancelToken,
 }
@@ -81,13 +91,50 @@ impl App {
             has_tls,
             protected_files: options.protected_files,
             settings: options.settings,
-            worker: options.worker,
+            worker: OnceLock::new(),
+            long_queries: Arc::new(Semaphore::new(MAX_LONG_QUERIES)),
             started: Instant::now(),
             stop: stop.clone(),
         }))
     }
 
-    /// Runs work that blocks, such as a query, on another thread. If the client goes, the work still ends.
+    /// Runs a query that may read much. Only a few of them run at the same time.
+    pub(crate) async fn run_long<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&AppState) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let permit = tokio::time::timeout(LONG_QUERY_WAIT, self.long_queries.clone().acquire_owned()).await;
+        let Ok(Ok(permit)) = permit else {
+            return Err(Problem::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "too many long queries are running; try again later",
+            ));
+        };
+        self.run(move |app| {
+            let result = work(app);
+            drop(permit);
+            result
+        })
+        .await
+    }
+
+    /// Makes a change, and records it in the log: who made it, and how many rows it concerned. It is made and recorded
+    /// even if the client goes meanwhile.
+    pub(crate) async fn change<T: Send + 'static>(
+        &self,
+        caller: Caller,
+        action: &'static str,
+        work: impl FnOnce(&AppState) -> Result<(T, u64)> + Send + 'static,
+    ) -> Result<T> {
+        self.run(move |app| {
+            let (value, count) = work(app)?;
+            app.log_change(caller, action, count);
+            Ok(value)
+        })
+        .await
+    }
+
+    /// Runs work that blocks, such as a query, on another thread. It continues until its end even if the client goes.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce(&AppState) -> Result<T> + Send + 'static,
@@ -99,8 +146,10 @@ impl App {
             Err(_) => Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "the server is stopping")),
         }
     }
+}
 
-    /// Records a change in the log: who made it, and how many rows it concerned.
+impl AppState {
+    /// Records a change in the log.
     pub(crate) fn log_change(&self, caller: Caller, action: &str, count: u64) {
         tracing::info!(
             credential = caller.credential.as_str(),

@@ -1,30 +1,32 @@
 //! Accepts connections and serves HTTP/1.1 on them.
 //!
 //! Owns the limits of a connection: time for the TLS handshake and for the headers, bytes of the headers, and the number
-//! of connections. If all are in use, the one that has been idle for longest is closed, so that idle connections keep no
-//! one out. `axum::serve` is not used: it sets no timer, so hyper would wait for headers forever.
+//! of connections. If all are in use, the one that was used first is closed, of those without a request and those whose
+//! request has shown no credential yet. So clients without a credential keep no one out. `axum::serve` is not used: it sets no timer, so hyper would wait for headers forever.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
+use axum::http::StatusCode;
 use axum::response::Response;
 use gristmill_pool::CancelToken;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
-use crate::counted_body::CountedBody;
+use crate::counted_body::{CountedBody, CountedRequest};
+use crate::problem::Problem;
 use crate::security::Peer;
 
 /// Time to send the headers of a request, and to complete a TLS handshake.
@@ -42,10 +44,8 @@ const STOP_TIMEOUT: Duration = Duration::from_millis(1_500);
 /// Pause after a connection could not be accepted. Most likely there are no free file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Answer to a connection if all others are busy.
-const BUSY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/problem+json\r\n\
-    Content-Length: 95\r\nRetry-After: 10\r\nConnection: close\r\n\r\n\
-    {\"title\":\"Service Unavailable\",\"status\":503,\"detail\":\"all connections are in use; try again later\"}";
+/// Time to send the answer to a connection that is refused, and to read what its client sends meanwhile.
+const REFUSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The open connections.
 #[derive(Debug, Default)]
@@ -56,32 +56,50 @@ struct Connections {
 
 /// One connection, as far as others need to know it.
 #[derive(Debug)]
-struct Connection {
+pub(crate) struct Connection {
     /// Requests that are not answered completely.
-    requests: Arc<AtomicUsize>,
-    /// When the last request began, or the connection.
+    requests: AtomicUsize,
+    /// Whether the last request has shown a valid credential.
+    is_trusted: AtomicBool,
+    /// When the last request began or ended, or the connection began.
     last_used: Mutex<Instant>,
     /// Closes it.
     close: CancelToken,
 }
 
+/// A connection in the list of open ones, until this is dropped.
+struct Entry {
+    connections: Arc<Connections>,
+    id: u64,
+    connection: Arc<Connection>,
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        self.connections.lock().remove(&self.id);
+    }
+}
+
 impl Connections {
-    /// Adds a connection. If there are too many, the one that is idle for longest is closed; `None` if all are busy.
-    fn add(&self) -> Option<(u64, Arc<Connection>)> {
+    /// Adds a connection. If there are too many, another one is closed; `None` if all are busy.
+    fn add(self: &Arc<Self>) -> Option<Entry> {
         let mut open = self.lock();
         if open.len() >= MAX_CONNECTIONS {
-            let idle = open.iter().filter(|(_, other)| other.requests.load(Ordering::Acquire) == 0);
-            let oldest = idle.min_by_key(|(_, other)| other.last_used()).map(|(id, _)| *id)?;
+            let closable = open.iter().filter(|(_, other)| other.may_be_closed());
+            let oldest = closable.min_by_key(|(_, other)| other.last_used()).map(|(id, _)| *id)?;
             if let Some(closed) = open.remove(&oldest) {
                 closed.close.cancel();
             }
         }
         let id = self.next.fetch_add(1, Ordering::Relaxed);
-        let connection =
-            Connection { requests: Arc::default(), last_used: Mutex::new(Instant::now()), close: CancelToken::new() };
-        let connection = Arc::new(connection);
+        let connection = Arc::new(Connection {
+            requests: AtomicUsize::new(0),
+            is_trusted: AtomicBool::new(false),
+            last_used: Mutex::new(Instant::now()),
+            close: CancelToken::new(),
+        });
         open.insert(id, connection.clone());
-        Some((id, connection))
+        Some(Entry { connections: self.clone(), id, connection })
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<u64, Arc<Connection>>> {
@@ -94,10 +112,29 @@ impl Connection {
         *self.last_used.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn begin_request(&self) -> Arc<AtomicUsize> {
+    fn may_be_closed(&self) -> bool {
+        self.requests.load(Ordering::Acquire) == 0 || !self.is_trusted.load(Ordering::Acquire)
+    }
+
+    fn begin_request(&self) {
+        self.is_trusted.store(false, Ordering::Release);
         self.requests.fetch_add(1, Ordering::AcqRel);
+        self.use_now();
+    }
+
+    /// Records that the request has shown a valid credential.
+    pub(crate) fn trust(&self) {
+        self.is_trusted.store(true, Ordering::Release);
+    }
+
+    /// Records that the answer to a request was sent, or cannot be sent any more.
+    pub(crate) fn end_request(&self) {
+        self.requests.fetch_sub(1, Ordering::AcqRel);
+        self.use_now();
+    }
+
+    fn use_now(&self) {
         *self.last_used.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
-        self.requests.clone()
     }
 }
 
@@ -131,12 +168,10 @@ async fn accept(
                 let (tls, router, stop) = (tls.clone(), router.clone(), stop.clone());
                 let connections = connections.clone();
                 tasks.spawn(async move {
-                    let Some((id, connection)) = connections.add() else {
-                        refuse(stream, tls.is_some()).await;
-                        return;
-                    };
-                    handle(stream, tls, peer.ip(), router, &connection, &stop).await;
-                    connections.lock().remove(&id);
+                    match connections.add() {
+                        None => refuse(stream, tls.is_some()).await,
+                        Some(entry) => handle(stream, tls, peer.ip(), router, &entry.connection, &stop).await,
+                    }
                 });
             }
             Err(error) => {
@@ -154,9 +189,25 @@ async fn accept(
 
 /// Says that the server is busy, unless the client would not understand that before a TLS handshake.
 async fn refuse(mut stream: TcpStream, tls: bool) {
-    if !tls {
-        let _ = tokio::time::timeout(Duration::from_secs(1), stream.write_all(BUSY)).await;
+    if tls {
+        return;
     }
+    let problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, "all connections are in use; try again later");
+    let body = serde_json::to_string(&problem).unwrap_or_default();
+    let text = format!(
+        "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/problem+json\r\nContent-Length: {}\r\n\
+         Retry-After: 10\r\nConnection: close\r\n\r\n{body}",
+        body.len()
+    );
+    let answer = async {
+        stream.write_all(text.as_bytes()).await?;
+        stream.shutdown().await?;
+        // A close with unread bytes would reset the connection, and the client might not see the answer.
+        let mut unread = [0; 4 << 10];
+        while stream.read(&mut unread).await? > 0 {}
+        std::io::Result::Ok(())
+    };
+    let _ = tokio::time::timeout(REFUSE_TIMEOUT, answer).await;
 }
 
 async fn handle(
@@ -196,14 +247,16 @@ async fn serve_http(
     let service = service_fn({
         let connection = connection.clone();
         move |request: hyper::Request<Incoming>| {
-            let requests = connection.begin_request();
+            connection.begin_request();
+            let counted = CountedRequest(connection.clone());
             let mut request: Request = request.map(Body::new);
             request.extensions_mut().insert(Peer(peer));
-            let mut router = router.clone();
+            request.extensions_mut().insert(connection.clone());
+            let router = router.clone();
             async move {
-                let response: Response = call(&mut router, request).await;
+                let response: Response = call(router, request).await;
                 // The request ends when the body of its response was sent, which may be an event stream.
-                Ok::<_, Infallible>(response.map(|body| CountedBody::new(body, requests)))
+                Ok::<_, Infallible>(response.map(|body| CountedBody::new(body, counted)))
             }
         }
     });
@@ -228,9 +281,9 @@ async fn serve_http(
     }
 }
 
-async fn call(router: &mut Router, request: Request) -> Response {
+async fn call(router: Router, request: Request) -> Response {
     use hyper::service::Service as _;
-    match hyper_util::service::TowerToHyperService::new(router.clone()).call(request).await {
+    match hyper_util::service::TowerToHyperService::new(router).call(request).await {
         Ok(response) => response,
         Err(never) => match never {},
     }

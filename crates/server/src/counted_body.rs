@@ -2,31 +2,31 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
 use axum::body::Body;
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 
+use crate::connections::Connection;
+
 pub(crate) struct CountedBody {
     body: Body,
     _request: CountedRequest,
 }
 
-/// A request that is counted until this is dropped.
-struct CountedRequest(Arc<AtomicUsize>);
+/// A request that its connection counts until this is dropped.
+pub(crate) struct CountedRequest(pub(crate) Arc<Connection>);
 
 impl CountedBody {
-    /// `requests` counts the request already.
-    pub(crate) fn new(body: Body, requests: Arc<AtomicUsize>) -> Self {
-        CountedBody { body, _request: CountedRequest(requests) }
+    pub(crate) fn new(body: Body, request: CountedRequest) -> Self {
+        CountedBody { body, _request: request }
     }
 }
 
 impl Drop for CountedRequest {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
+        self.0.end_request();
     }
 }
 

@@ -6,11 +6,12 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use gristmill_store::catalog::GroupQuery;
-use gristmill_store::{Store, UtcTime};
-use serde::{Deserialize, Serialize};
+use gristmill_store::dead_letters::DeadLetterFilter;
+use gristmill_store::jobs::{JobFilter, JobRow, JobStatus};
+use gristmill_store::{ChangeWatcher, Store, UtcTime};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -26,14 +27,13 @@ const MIN_INTERVAL: Duration = Duration::from_millis(250);
 const MAX_WAIT: Duration = Duration::from_millis(500);
 
 /// What an event is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Topic {
     /// A job was created or has changed; the event has its state and progress.
     Jobs,
     /// The number of tasks in some state has changed; the event has all numbers.
     Tasks,
-    /// A dead letter was added or removed; the event has their number.
+    /// A dead letter was added or removed; the event has their number and the id of the newest.
     DeadLetters,
     /// Duplicate groups have changed; the event has their version.
     Groups,
@@ -102,6 +102,11 @@ impl Events {
         self.last.send_replace(number);
     }
 
+    /// Returns how many events were published.
+    pub(crate) fn count(&self) -> u64 {
+        *self.last.borrow()
+    }
+
     /// Returns the text that identifies an event.
     pub(crate) fn id(&self, number: u64) -> String {
         format!("{}-{number}", self.epoch)
@@ -135,29 +140,33 @@ impl Events {
     }
 }
 
-/// Starts the thread that publishes what changes in the database. It ends when the server stops, or when the database
-/// was replaced, and then stops the server.
-pub(crate) fn watch(app: &App) -> gristmill_store::Result<JoinHandle<()>> {
+/// Starts the thread that publishes what changes in the database after this call. It ends when the server stops, or with
+/// an error that does not pass, such as a replaced database; then it stops the server.
+pub(crate) fn watch(app: &App) -> gristmill_store::Result<JoinHandle<gristmill_store::Result<()>>> {
     let mut watcher = app.store.watch()?;
     let app = app.clone();
     let mut seen = Seen::default();
+    seen.compare(&app.store, None);
     let thread = std::thread::Builder::new().name("events".to_owned());
     let spawned = thread.spawn(move || {
-        seen.compare(&app.store, None);
-        while !app.stop.is_cancelled() {
-            let begun = Instant::now();
-            match watcher.wait(MAX_WAIT) {
-                Ok(false) => continue,
-                Ok(true) => seen.compare(&app.store, Some(&app.events)),
-                Err(error) => {
-                    tracing::error!(%error, "cannot watch the database; the server stops");
-                    app.stop.cancel();
-                }
-            }
-            app.stop.wait_timeout(MIN_INTERVAL.saturating_sub(begun.elapsed()));
-        }
+        let result = publish_changes(&app, &mut watcher, &mut seen);
+        app.stop.cancel();
+        result
     });
     spawned.map_err(|error| gristmill_store::Error::Internal(format!("cannot start a thread: {error}")))
+}
+
+fn publish_changes(app: &App, watcher: &mut ChangeWatcher, seen: &mut Seen) -> gristmill_store::Result<()> {
+    while !app.stop.is_cancelled() {
+        match watcher.wait(MAX_WAIT) {
+            Ok(false) => continue,
+            Ok(true) => seen.compare(&app.store, Some(&app.events)),
+            Err(error) if error.is_transient() => tracing::warn!(%error, "cannot see what has changed"),
+            Err(error) => return Err(error),
+        }
+        app.stop.wait_timeout(MIN_INTERVAL);
+    }
+    Ok(())
 }
 
 /// What was published last of each topic.
@@ -190,14 +199,17 @@ impl Seen {
     }
 }
 
-/// Jobs whose state and progress is published: all that can be active, and those that have just ended.
+/// Running jobs, and newest jobs, whose state and progress are published.
 const RECENT_JOBS: usize = 20;
 
 fn current(store: &Store, topic: Topic) -> gristmill_store::Result<Value> {
     Ok(match topic {
         Topic::Jobs => {
-            let jobs = store.jobs().list(Default::default(), None, RECENT_JOBS)?.items;
-            let job = |job: &gristmill_store::jobs::JobRow| {
+            let running = JobFilter::default().status(Some(JobStatus::Running));
+            let mut jobs = store.jobs().list(running, None, RECENT_JOBS)?.items;
+            let newest = store.jobs().list(JobFilter::default(), None, RECENT_JOBS)?.items;
+            jobs.extend(newest.into_iter().filter(|job| job.status != JobStatus::Running));
+            let job = |job: &JobRow| {
                 json!({
                     "id": job.id, "kind": job.kind, "status": job.status, "progress": job.progress,
                     "processed_items": job.processed_items, "total_items": job.total_items,
@@ -209,7 +221,11 @@ fn current(store: &Store, topic: Topic) -> gristmill_store::Result<Value> {
             let counts = store.tasks().counts()?.into_iter();
             Value::Object(counts.map(|(status, count)| (status.as_str().to_owned(), json!(count))).collect())
         }
-        Topic::DeadLetters => json!({ "count": store.dead_letters().count()? }),
+        Topic::DeadLetters => {
+            // A task that is retried and fails again leaves the number unchanged.
+            let newest = store.dead_letters().list(&DeadLetterFilter::default(), None, 1)?.items;
+            json!({ "count": store.dead_letters().count()?, "newest_id": newest.first().map(|newest| newest.id) })
+        }
         Topic::Groups => {
             let state = store.catalog().group_page(&GroupQuery::default().limit(1), None)?.state;
             json!({ "version": state.version, "current": state.is_current })
@@ -220,11 +236,4 @@ fn current(store: &Store, topic: Topic) -> gristmill_store::Result<Value> {
             json!({ "roots": roots.iter().map(root).collect::<Vec<_>>() })
         }
     })
-}
-
-impl Events {
-    /// Returns how many events were published.
-    pub(crate) fn count(&self) -> u64 {
-        *self.last.borrow()
-    }
 }

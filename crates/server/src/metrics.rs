@@ -14,7 +14,7 @@ pub(crate) fn text(app: &AppState) -> Result<String> {
     write_store_metrics(&app.store, &mut text)?;
     let uptime = app.started.elapsed().as_secs_f64();
     text.metric("uptime_seconds", Gauge, "Time since the server started.").sample(&[], uptime);
-    if let Some(worker) = &app.worker {
+    if let Some(worker) = app.worker.get() {
         worker().write_metrics(&mut text);
     }
     text.metric("events_total", Counter, "Live events published.").sample(&[], app.events.count() as f64);

@@ -50,8 +50,6 @@ pub struct ServerOptions {
     pub protected_files: Vec<PathBuf>,
     /// Settings to show.
     pub settings: Vec<Setting>,
-    /// Statistics of the worker in this process, if there is one.
-    pub worker: Option<WorkerStats>,
 }
 
 impl Default for ServerOptions {
@@ -68,7 +66,6 @@ impl Default for ServerOptions {
             tls: None,
             protected_files: Vec::new(),
             settings: Vec::new(),
-            worker: None,
         }
     }
 }

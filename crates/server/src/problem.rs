@@ -67,7 +67,9 @@ impl From<StoreError> for Problem {
             StoreError::Invalid(_) => StatusCode::UNPROCESSABLE_ENTITY,
             StoreError::QueueFull(_) => StatusCode::TOO_MANY_REQUESTS,
             StoreError::ReadOnly(_) => StatusCode::FORBIDDEN,
-            StoreError::Busy(_) | StoreError::Closed => StatusCode::SERVICE_UNAVAILABLE,
+            StoreError::Busy(_) | StoreError::Closed | StoreError::Deleted(_) | StoreError::Replaced(_) => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
             StoreError::Full(_) => StatusCode::INSUFFICIENT_STORAGE,
             _ => return Problem::internal(&error),
         };
@@ -94,6 +96,9 @@ impl IntoResponse for Problem {
         *response.status_mut() = status;
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        if status == StatusCode::UNAUTHORIZED {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
         if matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
             headers.insert(header::RETRY_AFTER, HeaderValue::from_static("10"));
         }

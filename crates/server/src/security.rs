@@ -9,8 +9,9 @@ mod host;
 mod origin;
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
-use axum::extract::{Request, State};
+use axum::extract::{MatchedPath, Request, State};
 use axum::http::Method;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -18,6 +19,7 @@ use axum::response::{IntoResponse, Response};
 use self::credentials::{Access, Caller, Credential};
 pub(crate) use self::host::Hosts;
 use crate::App;
+use crate::connections::Connection;
 use crate::problem::{Problem, Result};
 
 /// Address of the client, as far as it matters: bad tokens are limited for each.
@@ -37,6 +39,9 @@ pub(crate) async fn check_host(State(app): State<App>, request: Request, next: N
 pub(crate) async fn check_caller(State(app): State<App>, mut request: Request, next: Next) -> Response {
     match authorize(&app, &request) {
         Ok(caller) => {
+            if let Some(connection) = request.extensions().get::<Arc<Connection>>() {
+                connection.trust();
+            }
             request.extensions_mut().insert(caller);
             next.run(request).await
         }
@@ -58,10 +63,11 @@ fn authorize(app: &App, request: &Request) -> Result<Caller> {
     if is_safe(request.method()) {
         return Ok(caller);
     }
-    if app.read_only {
+    if app.read_only && !is_about_sessions(request) {
         return Err(Problem::forbidden("the server was started with --read-only and changes nothing"));
     }
-    if caller.access < Access::Full {
+    let is_sign_out = is_about_sessions(request) && *request.method() == Method::DELETE;
+    if caller.access < Access::Full && !is_sign_out {
         return Err(Problem::forbidden("this token can only read; use the full token to change something"));
     }
     // A browser adds cookies to requests of any page, but no bearer token.
@@ -69,6 +75,12 @@ fn authorize(app: &App, request: &Request) -> Result<Caller> {
         origin::check(request.headers(), &app.hosts)?;
     }
     Ok(caller)
+}
+
+/// Whether a request signs out or makes a sign-in link, which changes nothing in the database.
+fn is_about_sessions(request: &Request) -> bool {
+    let route = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str).unwrap_or_default();
+    route.ends_with("/api/v1/session") || route.ends_with("/api/v1/sign-in-links")
 }
 
 /// Whether a request with this method changes nothing.

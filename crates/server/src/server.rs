@@ -12,7 +12,7 @@ use tokio_rustls::TlsAcceptor;
 use crate::app::{self, App};
 use crate::connections;
 use crate::events;
-use crate::options::ServerOptions;
+use crate::options::{ServerOptions, WorkerStats};
 use crate::security::credentials::Access;
 
 /// Reason why a server cannot start.
@@ -96,7 +96,14 @@ impl Server {
         format!("{}/#k={}", self.app.base_path, self.app.credentials.new_code(Access::Full))
     }
 
-    /// Serves until the token that it was bound with is cancelled. Needs a tokio runtime with I/O and time.
+    /// Sets the statistics of the worker in this process.
+    pub fn set_worker(&mut self, stats: WorkerStats) {
+        // Set once, before the server runs.
+        let _ = self.app.worker.set(stats);
+    }
+
+    /// Serves until the token that it was bound with is cancelled, or the database cannot be used any more, which is an
+    /// error. Needs a tokio runtime with I/O and time.
     pub async fn run(self) -> Result<(), ServerError> {
         let Server { app, listeners, addresses, tls, stop } = self;
         let listeners: Vec<TcpListener> = listeners
@@ -108,11 +115,12 @@ impl Server {
             .collect::<Result<_, _>>()?;
         let watcher = events::watch(&app).map_err(ServerError::Store)?;
         connections::serve(listeners, tls, app::router(&app), stop.clone()).await;
-        // It also ends if the file was replaced.
         stop.cancel();
-        let joined = tokio::task::spawn_blocking(move || watcher.join()).await;
-        drop(joined);
-        Ok(())
+        let panicked = || gristmill_store::Error::Internal("the thread of the events panicked".to_owned());
+        match tokio::task::spawn_blocking(move || watcher.join()).await {
+            Ok(Ok(result)) => result.map_err(ServerError::Store),
+            _ => Err(ServerError::Store(panicked())),
+        }
     }
 }
 

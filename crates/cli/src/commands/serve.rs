@@ -10,9 +10,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gristmill_jobs::RunnerHandle;
+use gristmill_pool::CancelToken;
 use gristmill_server::{Server, ServerError, ServerOptions, Setting};
 use gristmill_store::sqlite::{Draft, ExistingFile, PublishError, with_suffix};
-use gristmill_store::{Store, private};
+use gristmill_store::{Store, private, resolve_last_link};
 use serde_json::json;
 use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::crypto::ring;
@@ -20,14 +21,17 @@ use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::worker;
-use crate::context::{Context, open_or_create};
+use crate::context::{CREATED_BY_ANY, Context, open_or_create, require_database, store_options};
 use crate::error::{Error, Outcome};
 use crate::output::{note, path};
 use crate::settings::{Settings, absolute, keys};
 use crate::supervisor::{FORCED_SHUTDOWN_TIMEOUT, Supervisor};
 
-/// Length from which a token counts as one. New ones have 64 characters.
-const MIN_TOKEN: usize = 32;
+/// Length from which a token counts as one, in characters. New ones have 64.
+const MIN_TOKEN_LENGTH: usize = 32;
+
+/// Interval at which the end of the server is noticed by the thread that waits for the end of the worker.
+const WORKER_CHECK: Duration = Duration::from_millis(250);
 
 const HELP: &str = "\
 Serves the HTTP API on loopback, and runs queued tasks and scans as `gristmill worker` does. API clients send the token \
@@ -92,7 +96,13 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
     let tls = tls(&settings)?;
     check_address(settings.serve.listen, tls.is_some() || args.insecure)?;
     let supervisor = Supervisor::with_forced_stop(context.quiet)?;
-    let store = open_or_create(&settings)?;
+    let store = match args.read_only {
+        false => open_or_create(&settings)?,
+        true => {
+            require_database(&settings, CREATED_BY_ANY)?;
+            store_options(&settings).allow_read_only().open(&settings.database)?
+        }
+    };
     let outcome = serve(args, context, &settings, tls, &supervisor, &store);
     store.close();
     outcome
@@ -106,7 +116,8 @@ fn serve(
     supervisor: &Supervisor,
     store: &Store,
 ) -> Result<Outcome, Error> {
-    let database = store.path();
+    // SQLite keeps the other files of a database beside the file that a symbolic link leads to.
+    let database = &resolve_last_link(store.path());
     let files = TokenFiles::beside(database);
     let mut options = ServerOptions::default();
     options.listen = vec![settings.serve.listen];
@@ -121,17 +132,20 @@ fn serve(
     options.settings = shown_settings(settings);
     let scheme = if tls.is_some() { "https" } else { "http" };
     options.tls = tls;
+    // Cancelled by a signal, and when the worker has failed.
+    let end = supervisor.stop.child();
+    let mut server = Server::bind(store, options, &end).map_err(failed)?;
+    announce(context, &server, scheme, &files)?;
+    // Only now, because a worker claims tasks at once.
     let worker = match args.no_worker || args.read_only {
         true => None,
         false => Some(Arc::new(worker::start(store, settings)?)),
     };
     if let Some(worker) = &worker {
         let worker = worker.clone();
-        options.worker = Some(Arc::new(move || worker.stats()));
+        server.set_worker(Arc::new(move || worker.stats()));
     }
-    let server = Server::bind(store, options, &supervisor.stop).map_err(failed)?;
-    announce(context, &server, scheme, &files)?;
-    let served = run_server(server, supervisor, worker.as_deref());
+    let served = run_server(server, supervisor, &end, worker.as_deref());
     // Also if the server has failed: running tasks end in order.
     let stopped = worker.map(|worker| {
         let limit = if supervisor.force.is_cancelled() { FORCED_SHUTDOWN_TIMEOUT } else { settings.worker.shutdown };
@@ -143,8 +157,13 @@ fn serve(
     Ok(supervisor.outcome(false))
 }
 
-/// Serves until a signal. A second one ends running tasks at once.
-fn run_server(server: Server, supervisor: &Supervisor, worker: Option<&RunnerHandle>) -> Result<(), Error> {
+/// Serves until a signal, or until the worker has failed. A second signal ends running tasks at once.
+fn run_server(
+    server: Server,
+    supervisor: &Supervisor,
+    end: &CancelToken,
+    worker: Option<&RunnerHandle>,
+) -> Result<(), Error> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Error::System(format!("cannot start the server: {error}")))?;
     let force = supervisor.force.child();
@@ -156,7 +175,18 @@ fn run_server(server: Server, supervisor: &Supervisor, worker: Option<&RunnerHan
                 drop(worker.stop(FORCED_SHUTDOWN_TIMEOUT));
             }
         });
+        if let Some(worker) = worker {
+            scope.spawn(|| {
+                // The result of stopping it says whether it has failed.
+                while !end.is_cancelled() {
+                    if worker.wait_ended(WORKER_CHECK).is_some() {
+                        end.cancel();
+                    }
+                }
+            });
+        }
         let result = runtime.block_on(server.run()).map_err(failed);
+        end.cancel();
         force.cancel();
         result
     });
@@ -273,9 +303,11 @@ fn token(file: &Path) -> Result<String, Error> {
         note(&format!("other users can read {}; run: chmod 600 {}", path(file), path(file)));
     }
     match text.trim() {
-        token if token.len() >= MIN_TOKEN && token.bytes().all(|byte| byte.is_ascii_graphic()) => Ok(token.to_owned()),
+        token if token.len() >= MIN_TOKEN_LENGTH && token.bytes().all(|byte| byte.is_ascii_graphic()) => {
+            Ok(token.to_owned())
+        }
         _ => Err(Error::Setting(format!(
-            "{} has no token of at least {MIN_TOKEN} characters; delete it, and a new one is made",
+            "{} has no token of at least {MIN_TOKEN_LENGTH} characters; delete it, and a new one is made",
             path(file)
         ))),
     }

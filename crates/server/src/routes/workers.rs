@@ -38,7 +38,7 @@ struct OwnWorker {
 /// Returns the counters of the worker that runs in the server.
 #[utoipa::path(get, path = "/workers/own", tag = "workers", responses((status = 200, body = OwnWorker), Problems))]
 async fn own(State(app): State<App>) -> Result<Json<OwnWorker>> {
-    let stats = app.worker.as_ref().map(|worker| serde_json::value::to_raw_value(&worker()));
+    let stats = app.worker.get().map(|worker| serde_json::value::to_raw_value(&worker()));
     let worker = stats.transpose().map_err(|error| Problem::internal(&error))?;
     Ok(Json(OwnWorker { worker }))
 }

@@ -78,8 +78,9 @@ pub(crate) struct Credentials {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Oldest first, as are the codes.
+    /// Sorted by age, the oldest first.
     sessions: VecDeque<(blake3::Hash, Access)>,
+    /// Sorted by age, the oldest first.
     codes: VecDeque<(blake3::Hash, Access, Instant)>,
     bad: HashMap<IpAddr, VecDeque<Instant>>,
 }
@@ -120,7 +121,7 @@ impl Credentials {
         let known = state.codes.iter().enumerate();
         let found = known.fold(None, |found, (at, (code, ..))| if *code == given { Some(at) } else { found });
         let Some((_, access, _)) = found.and_then(|at| state.codes.remove(at)) else {
-            let detail = "the sign-in link was used or has expired; the server prints a new one when it starts";
+            let detail = "the sign-in link was used or has expired; POST /api/v1/sign-in-links makes a new one";
             return Err(state.refuse(peer, now, detail));
         };
         let session = new_secret();
@@ -133,43 +134,46 @@ impl Credentials {
 
     /// Ends the session of a request, if it has one.
     pub(crate) fn sign_out(&self, headers: &HeaderMap) {
-        if let Some(given) = self.cookie(headers).map(hash) {
-            self.state().sessions.retain(|(session, _)| *session != given);
-        }
+        let given: Vec<blake3::Hash> = self.cookies(headers).map(hash).collect();
+        self.state().sessions.retain(|(session, _)| !given.contains(session));
     }
 
     /// Returns who sends a request: by its bearer token, or else by the cookie of its session.
     pub(crate) fn authenticate(&self, headers: &HeaderMap, peer: Option<IpAddr>) -> Result<Caller> {
-        let mut given = headers.get_all(header::AUTHORIZATION).iter();
+        // Another scheme is for a reverse proxy.
+        let given = headers.get_all(header::AUTHORIZATION).iter().filter_map(|value| bearer_token(value.as_bytes()));
+        let mut given = given.fuse();
         let (found, detail) = match (given.next(), given.next()) {
-            (Some(value), None) => {
-                let token = value.as_bytes().split_at_checked(7);
-                let token = token.filter(|(scheme, _)| scheme.eq_ignore_ascii_case(b"bearer ")).map(|(_, token)| token);
-                let access = token.and_then(|token| find(&self.tokens, blake3::hash(token)));
+            (Some(token), None) => {
+                let access = find(&self.tokens, hash(token));
                 let caller = access.map(|access| Caller { access, credential: Credential::Token });
                 (caller, "the bearer token is wrong; `gristmill serve` prints the path of the file that has it")
             }
             (Some(_), Some(_)) => (None, "the request has several Authorization headers; expected one"),
             (None, _) => {
-                let Some(cookie) = self.cookie(headers) else {
-                    let detail = "this request needs a bearer token (Authorization: Bearer TOKEN) or a session; open the \
-                        link that `gristmill serve` prints to sign in";
+                let mut cookies = self.cookies(headers).peekable();
+                if cookies.peek().is_none() {
+                    let detail = "this request needs a bearer token (Authorization: Bearer TOKEN), or a session that was \
+                        begun with a sign-in link";
                     return Err(Problem::new(StatusCode::UNAUTHORIZED, detail));
-                };
-                let access = find(self.state().sessions.make_contiguous(), hash(cookie));
+                }
+                // A page of another port can set a cookie of this name, so there may be several.
+                let mut state = self.state();
+                let sessions = state.sessions.make_contiguous();
+                let access = cookies.filter_map(|cookie| find(sessions, hash(cookie))).max();
                 let caller = access.map(|access| Caller { access, credential: Credential::Session });
-                (caller, "the session has ended; open the link that `gristmill serve` prints to sign in")
+                (caller, "the session has ended; sign in with a new link")
             }
         };
         found.ok_or_else(|| self.state().refuse(peer, Instant::now(), detail))
     }
 
-    /// Returns the value of this server's cookie. Several cookies of this name are none.
-    fn cookie<'a>(&self, headers: &'a HeaderMap) -> Option<&'a str> {
-        let pairs = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
-        let pairs = pairs.flat_map(|text| text.split(';')).filter_map(|pair| pair.trim().split_once('='));
-        let mut values = pairs.filter(|(name, _)| *name == self.cookie_name).map(|(_, value)| value);
-        values.next().filter(|_| values.next().is_none())
+    /// Returns the values of this server's cookie. The other cookies of the host may have any bytes.
+    fn cookies<'a>(&'a self, headers: &'a HeaderMap) -> impl Iterator<Item = &'a [u8]> {
+        let pairs =
+            headers.get_all(header::COOKIE).iter().flat_map(|value| value.as_bytes().split(|byte| *byte == b';'));
+        let name = self.cookie_name.as_bytes();
+        pairs.filter_map(move |pair| pair.trim_ascii().strip_prefix(name)?.strip_prefix(b"="))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -200,6 +204,12 @@ impl State {
         tracing::warn!(%peer, "refused a wrong token, code or session");
         unauthorized
     }
+}
+
+/// Returns the token of an `Authorization` header with the scheme Bearer.
+fn bearer_token(value: &[u8]) -> Option<&[u8]> {
+    let (scheme, token) = value.split_at_checked(7)?;
+    scheme.eq_ignore_ascii_case(b"bearer ").then_some(token)
 }
 
 fn hash(secret: impl AsRef<[u8]>) -> blake3::Hash {

@@ -13,6 +13,8 @@ use crate::problem::{Problem, Result};
 pub(crate) struct Hosts {
     names: Vec<String>,
     scheme: &'static str,
+    /// Number of names of loopback, which come first.
+    loopback: usize,
 }
 
 impl Hosts {
@@ -25,6 +27,7 @@ impl Hosts {
         };
         let mut names: Vec<String> =
             ["127.0.0.1", "[::1]", "localhost"].iter().flat_map(|name| named(name, port)).collect();
+        let loopback = names.len();
         for name in allowed {
             let name = name.to_ascii_lowercase();
             match name
@@ -42,7 +45,7 @@ impl Hosts {
                 }
             }
         }
-        Hosts { names, scheme }
+        Hosts { names, scheme, loopback }
     }
 
     /// Checks that a request is for one of the names.
@@ -65,10 +68,12 @@ impl Hosts {
         ))
     }
 
-    /// Whether an `Origin` header names a page of this server.
+    /// Whether an `Origin` header names a page of this server. A reverse proxy may have another scheme than the server.
     pub(super) fn has_origin(&self, origin: &str) -> bool {
-        let host = origin.strip_prefix(self.scheme).and_then(|rest| rest.strip_prefix("://"));
-        host.is_some_and(|host| self.names.iter().any(|name| name == host))
+        let Some((scheme, host)) = origin.split_once("://") else { return false };
+        let position = self.names.iter().position(|name| name == host);
+        let is_scheme = |at| scheme == self.scheme || (at >= self.loopback && matches!(scheme, "http" | "https"));
+        position.is_some_and(is_scheme)
     }
 }
 

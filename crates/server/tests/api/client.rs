@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use gristmill_pool::CancelToken;
-use gristmill_server::{Server, ServerOptions};
+use gristmill_server::{Server, ServerError, ServerOptions};
 use gristmill_store::{Durability, Store};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -23,7 +23,7 @@ pub(crate) struct Fixture {
     /// Path and code of a sign-in link.
     pub(crate) link: String,
     pub(crate) stop: CancelToken,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<JoinHandle<Result<(), ServerError>>>,
 }
 
 /// An answer of the server.
@@ -78,10 +78,16 @@ impl Fixture {
         let (address, link) = (server.addresses()[0], server.sign_in_path());
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-            runtime.block_on(server.run()).unwrap();
+            let result = runtime.block_on(server.run());
             runtime.shutdown_timeout(Duration::from_secs(1));
+            result
         });
         Fixture { store, folder, address, link, stop, thread: Some(thread) }
+    }
+
+    /// Waits until the server has ended by itself.
+    pub(crate) fn ended(mut self) -> Result<(), ServerError> {
+        self.thread.take().unwrap().join().unwrap()
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -160,7 +166,7 @@ impl Drop for Fixture {
         self.stop.cancel();
         if let Some(thread) = self.thread.take() {
             let joined = thread.join();
-            assert!(joined.is_ok() || std::thread::panicking(), "the server panicked");
+            assert!(matches!(joined, Ok(Ok(()))) || std::thread::panicking(), "{joined:?}");
         }
         self.store.close();
     }

@@ -65,3 +65,51 @@ fn connection_is_used_for_several_requests() {
         assert!(answer[..count].starts_with(b"HTTP/1.1 200"));
     }
 }
+
+/// Clients without a credential cannot occupy all connections, whatever they send.
+#[test]
+fn unfinished_requests_without_a_credential_keep_no_one_out() {
+    let fixture = Fixture::new();
+    let head = format!(
+        "POST /api/v1/sign-in HTTP/1.1\r\nHost: {}\r\nSec-Fetch-Site: same-origin\r\nContent-Type: application/json\r\n\
+         Content-Length: 20\r\n\r\n",
+        fixture.host()
+    );
+    let connect = || {
+        let mut stream = TcpStream::connect(fixture.address).unwrap();
+        stream.write_all(head.as_bytes()).unwrap();
+        stream
+    };
+    let waiting: Vec<TcpStream> = (0..300).map(|_| connect()).collect();
+    for _ in 0..20 {
+        assert_eq!(fixture.get("/api/v1/session").status, 200);
+    }
+    drop(waiting);
+}
+
+/// All connections have an event stream with a credential: a further one is told so, and one that ends makes room.
+#[test]
+fn busy_connections_are_kept_and_further_ones_refused() {
+    let fixture = Fixture::new();
+    let head =
+        format!("GET /api/v1/events HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {FULL}\r\n\r\n", fixture.host());
+    let stream = || {
+        let mut stream = TcpStream::connect(fixture.address).unwrap();
+        stream.write_all(head.as_bytes()).unwrap();
+        let mut begin = [0; 12];
+        stream.read_exact(&mut begin).unwrap();
+        assert_eq!(&begin, b"HTTP/1.1 200");
+        stream
+    };
+    let mut streams: Vec<TcpStream> = (0..256).map(|_| stream()).collect();
+    let refused = fixture.send("GET", "/health", &[], None);
+    assert_eq!(refused.status, 503);
+    assert!(refused.problem().contains("all connections are in use"));
+    streams.truncate(200);
+    // The server notices the ends at its next look at the connections.
+    let mut answer = fixture.send("GET", "/health", &[], None);
+    while answer.status == 503 {
+        answer = fixture.send("GET", "/health", &[], None);
+    }
+    assert_eq!(answer.status, 200);
+}

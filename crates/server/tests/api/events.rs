@@ -109,6 +109,17 @@ fn events_of_an_earlier_server_are_a_resync() {
 }
 
 #[test]
+fn server_ends_with_an_error_when_its_database_is_replaced() {
+    let fixture = Fixture::new();
+    let mut stream = Stream::open(&fixture, "", "");
+    std::fs::rename(fixture.path("g.db"), fixture.path("moved.db")).unwrap();
+    let mut rest = Vec::new();
+    stream.0.read_to_end(&mut rest).expect("the end of the stream, not a timeout");
+    let error = fixture.ended().expect_err("an error").to_string();
+    assert!(error.contains("was deleted or moved"), "{error}");
+}
+
+#[test]
 fn stopping_ends_streams() {
     let fixture = Fixture::new();
     let mut streams: Vec<Stream> = (0..20).map(|_| Stream::open(&fixture, "", "")).collect();

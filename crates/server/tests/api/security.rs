@@ -148,6 +148,40 @@ fn session_changes_something_only_from_a_page_of_the_server() {
 }
 
 #[test]
+fn other_cookies_and_schemes_do_not_hide_a_session() {
+    let fixture = Fixture::new();
+    let cookie = fixture.sign_in();
+    let name = cookie.split('=').next().unwrap();
+    let get = |head: String| {
+        let head =
+            format!("GET /api/v1/session HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n{head}\r\n", fixture.host());
+        fixture.raw(head.as_bytes()).status
+    };
+    assert_eq!(get(format!("Cookie: other=\u{e9}; {cookie}\r\n")), 200);
+    assert_eq!(get(format!("Cookie: {name}=wrong; {cookie}\r\n")), 200);
+    assert_eq!(get(format!("Cookie: {name}=wrong\r\nCookie: {cookie}\r\n")), 200);
+    assert_eq!(get(format!("Authorization: Basic eDp5\r\nCookie: {cookie}\r\n")), 200);
+    assert_eq!(get(format!("Cookie: x{cookie}; {name}\r\n")), 401);
+}
+
+#[test]
+fn page_behind_a_proxy_with_another_scheme_is_of_this_server() {
+    let fixture = Fixture::with(|options| options.allowed_hosts = vec!["mill.example.org".to_owned()]);
+    let cookie = fixture.sign_in();
+    let post = |origin: &str| {
+        let body = r#"{"kind": "thumbnail"}"#;
+        let head = format!(
+            "POST /api/v1/jobs HTTP/1.1\r\nHost: mill.example.org\r\nOrigin: {origin}\r\nCookie: {cookie}\r\n\
+             Content-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+            body.len()
+        );
+        fixture.raw(head.as_bytes()).status
+    };
+    assert_eq!((post("https://mill.example.org"), post("http://mill.example.org")), (201, 201));
+    assert_eq!((post("ftp://mill.example.org"), post(&format!("https://{}", fixture.host()))), (403, 403));
+}
+
+#[test]
 fn other_origins_get_no_permission() {
     let fixture = Fixture::new();
     let cookie = fixture.sign_in();
@@ -172,7 +206,9 @@ fn unsafe_routes() -> Vec<(String, String)> {
     let mut routes = Vec::new();
     for (path, methods) in document["paths"].as_object().unwrap() {
         for method in methods.as_object().unwrap().keys() {
-            if !["get", "head", "parameters"].contains(&method.as_str()) && path != "/api/v1/sign-in" {
+            // These change nothing in the database.
+            let is_about_sessions = ["/api/v1/sign-in", "/api/v1/session"].contains(&path.as_str());
+            if !["get", "head", "parameters"].contains(&method.as_str()) && !is_about_sessions {
                 let path = path.replace("{group_key}", &format!("blake3:{}", "0".repeat(64)));
                 let path = path.replace("{id}", "1").replace("{key}", "k");
                 routes.push((method.to_uppercase(), path));
@@ -202,10 +238,16 @@ fn read_only_server_changes_nothing() {
     for (method, path) in unsafe_routes() {
         let headers = [("Authorization", bearer.as_str()), ("Content-Type", "application/json")];
         let answer = fixture.send(&method, &path, &headers, Some("{}"));
+        if path == "/api/v1/sign-in-links" {
+            assert_eq!(answer.status, 201, "{answer:?}");
+            continue;
+        }
         assert_eq!(answer.status, 403, "{method} {path}");
         assert!(answer.problem().contains("--read-only"), "{method} {path}");
     }
-    fixture.sign_in();
+    let cookie = fixture.sign_in();
+    let headers = [("Cookie", cookie.as_str()), ("Sec-Fetch-Site", "same-origin")];
+    assert_eq!(fixture.send("DELETE", "/api/v1/session", &headers, None).status, 204);
 }
 
 #[test]
