@@ -58,6 +58,8 @@ pub(crate) struct AppState {
     pub(crate) worker: OnceLock<WorkerStats>,
     /// Queries that read much. They leave connections to the database for the others.
     pub(crate) long_queries: Arc<Semaphore>,
+    /// Open event streams.
+    pub(crate) streams: Arc<Semaphore>,
     pub(crate) started: Instant,
     pub(crate) stop: CancelToken,
 }
@@ -93,6 +95,7 @@ impl App {
             settings: options.settings,
             worker: OnceLock::new(),
             long_queries: Arc::new(Semaphore::new(MAX_LONG_QUERIES)),
+            streams: Arc::new(Semaphore::new(routes::MAX_STREAMS)),
             started: Instant::now(),
             stop: stop.clone(),
         }))
@@ -124,11 +127,12 @@ impl App {
         &self,
         caller: Caller,
         action: &'static str,
-        work: impl FnOnce(&AppState) -> Result<(T, u64)> + Send + 'static,
+        count: impl FnOnce(&T) -> u64 + Send + 'static,
+        work: impl FnOnce(&AppState) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         self.run(move |app| {
-            let (value, count) = work(app)?;
-            app.log_change(caller, action, count);
+            let value = work(app)?;
+            app.log_change(caller, action, count(&value));
             Ok(value)
         })
         .await

@@ -5,6 +5,7 @@
 
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
@@ -14,6 +15,9 @@ use gristmill_dedup::source::Source;
 
 use crate::channel_body::channel_body;
 use crate::problem::{Problem, Result};
+
+/// Time in which a client must take a block.
+const SEND_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Bytes that are read at once.
 const BLOCK_BYTES: usize = 256 << 10;
@@ -111,7 +115,8 @@ fn body(mut file: File, start: u64, length: u64) -> Body {
             let is_failed = block.is_err();
             position += count as u64;
             left -= count as u64;
-            if sender.send(block).await.is_err() || is_failed {
+            let sent = tokio::time::timeout(SEND_TIMEOUT, sender.send(block)).await;
+            if is_failed || !matches!(sent, Ok(Ok(()))) {
                 return;
             }
         }

@@ -64,6 +64,7 @@ pub(crate) fn open() -> OpenApiRouter<App> {
 
 /// Routes for monitoring outside `/api/v1`, by whether they need a credential.
 pub(crate) use health::{metrics_route, monitoring_routes};
+pub(crate) use stream::MAX_STREAMS;
 
 /// Responses of errors, which all routes have.
 pub(crate) struct Problems;

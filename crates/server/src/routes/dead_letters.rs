@@ -61,7 +61,7 @@ async fn list(
     let after = row_cursor(params.cursor.as_deref())?;
     let filter = DeadLetterFilter::default().kind(params.kind).document_id(params.document_id);
     let filter = filter.reason(params.reason).task_id(params.task_id).reason_group(params.reason_group);
-    app.run(move |app| Ok(Json(app.store.dead_letters().list(&filter, after, limit)?.map(NestedJson)))).await
+    app.run_long(move |app| Ok(Json(app.store.dead_letters().list(&filter, after, limit)?.map(NestedJson)))).await
 }
 
 /// Returns a dead letter.
@@ -79,22 +79,22 @@ async fn retry(
     Extension(caller): Extension<Caller>,
     PathArgs(id): PathArgs<i64>,
 ) -> Result<(StatusCode, Json<Enqueued>)> {
-    let enqueued = app.clone();
-    let enqueued = enqueued
-        .run({
-            let app = app.clone();
-            move |state| {
-                let dead_letter = state.store.dead_letters().get(id)?;
+    let enqueued = app
+        .change(
+            caller,
+            "retry dead letter",
+            |_| 1,
+            move |app| {
+                let dead_letter = app.store.dead_letters().get(id)?;
                 dead_letter.require_task()?;
-                check_kind(&app, &dead_letter.task_type)?;
+                check_kind(app, &dead_letter.task_type)?;
                 let task = dead_letter.task().ok_or_else(|| {
                     Problem::conflict(format!("dead letter {id} has no payload; it was not written by Gristmill"))
                 })?;
-                Ok(state.store.dead_letters().retry(id, task)?)
-            }
-        })
+                Ok(app.store.dead_letters().retry(id, task)?)
+            },
+        )
         .await?;
-    app.log_change(caller, "retry dead letter", 1);
     Ok((StatusCode::CREATED, Json(enqueued)))
 }
 
@@ -106,8 +106,7 @@ async fn discard(
     Extension(caller): Extension<Caller>,
     PathArgs(id): PathArgs<i64>,
 ) -> Result<Json<Changed>> {
-    app.run(move |app| Ok(app.store.dead_letters().discard(id)?)).await?;
-    app.log_change(caller, "discard dead letter", 1);
+    app.change(caller, "discard dead letter", |_| 1, move |app| Ok(app.store.dead_letters().discard(id)?)).await?;
     Ok(Json(Changed { changed: 1 }))
 }
 
@@ -132,7 +131,7 @@ struct GroupList {
 async fn groups(State(app): State<App>, QueryArgs(params): QueryArgs<GroupParams>) -> Result<Json<GroupList>> {
     let limit = page_limit(params.limit, 100, 1_000)?;
     let filter = DeadLetterFilter::default().kind(params.kind);
-    app.run(move |app| Ok(Json(GroupList { items: app.store.dead_letters().groups(&filter, limit)? }))).await
+    app.run_long(move |app| Ok(Json(GroupList { items: app.store.dead_letters().groups(&filter, limit)? }))).await
 }
 
 /// Selects dead letters: by ids, or by a filter.
@@ -188,12 +187,16 @@ async fn retry_many(
     let expected = body.expected_count;
     let selection = body.selection()?;
     let outcome = app
-        .run(move |app| {
-            check_no_commands(app, &selection)?;
-            Ok(app.store.dead_letters().retry_many(selection, expected)?)
-        })
+        .change(
+            caller,
+            "retry dead letters",
+            |outcome: &BulkOutcome| outcome.done,
+            move |app| {
+                check_no_commands(app, &selection)?;
+                Ok(app.store.dead_letters().retry_many(selection, expected)?)
+            },
+        )
         .await?;
-    app.log_change(caller, "retry dead letters", outcome.done);
     Ok(Json(outcome))
 }
 
@@ -207,8 +210,14 @@ async fn discard_many(
 ) -> Result<Json<BulkOutcome>> {
     let expected = body.expected_count;
     let selection = body.selection()?;
-    let outcome = app.run(move |app| Ok(app.store.dead_letters().discard_many(selection, expected)?)).await?;
-    app.log_change(caller, "discard dead letters", outcome.done);
+    let outcome = app
+        .change(
+            caller,
+            "discard dead letters",
+            |outcome: &BulkOutcome| outcome.done,
+            move |app| Ok(app.store.dead_letters().discard_many(selection, expected)?),
+        )
+        .await?;
     Ok(Json(outcome))
 }
 
@@ -218,10 +227,7 @@ fn check_no_commands(app: &AppState, selection: &DeadLetterSelection) -> Result<
         return Ok(());
     }
     let count = match selection {
-        DeadLetterSelection::Ids(ids) => {
-            let found = ids.iter().filter_map(|id| app.store.dead_letters().get(*id).ok());
-            found.filter(|dead_letter| dead_letter.task_type == exec::KIND).count() as u64
-        }
+        DeadLetterSelection::Ids(ids) => app.store.dead_letters().count_of_kind(ids, exec::KIND)?,
         DeadLetterSelection::Matching(filter) if filter.kind.as_deref().is_none_or(|kind| kind == exec::KIND) => {
             let commands = filter.clone().kind(Some(exec::KIND.to_owned()));
             app.store.dead_letters().count_matching(&commands)?

@@ -12,7 +12,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::{Changed, Problems, page_limit};
-use crate::app::App;
+use crate::app::{App, AppState};
 use crate::extract::{JsonBody, PathArgs, QueryArgs};
 use crate::problem::{Problem, Result};
 use crate::security::credentials::Caller;
@@ -93,12 +93,13 @@ struct GroupList {
     responses((status = 200, body = GroupList), Problems))]
 async fn list(State(app): State<App>, QueryArgs(params): QueryArgs<GroupParams>) -> Result<Json<GroupList>> {
     let query = params.query()?.limit(page_limit(params.limit, DEFAULT_PAGE, MAX_PAGE)?);
-    app.run(move |app| {
+    let reads_files = params.path.is_some() || params.file_type.is_some();
+    let work = move |app: &AppState| {
         let found = app.store.catalog().group_page(&query, params.cursor.as_deref())?;
         let Page { items, next_cursor } = found.page;
         Ok(Json(GroupList { items, next_cursor, state: found.state.into() }))
-    })
-    .await
+    };
+    if reads_files { app.run_long(work).await } else { app.run(work).await }
 }
 
 #[derive(Debug, Serialize, ToSchema)]
@@ -122,7 +123,7 @@ async fn marks(State(app): State<App>, QueryArgs(params): QueryArgs<GroupParams>
         return Err(Problem::invalid(format!("invalid value {every} of every; expected at least {MIN_MARK_DISTANCE}")));
     }
     let query = params.query()?;
-    app.run(move |app| {
+    app.run_long(move |app| {
         let marks = app.store.catalog().group_marks(&query, every)?;
         Ok(Json(Marks { total: marks.total, every, cursors: marks.cursors.to_vec(), state: marks.state.into() }))
     })
@@ -164,8 +165,14 @@ struct Refreshed {
 #[utoipa::path(post, path = "/duplicates/refresh", tag = "duplicates",
     responses((status = 200, body = Refreshed), Problems))]
 async fn refresh(State(app): State<App>, Extension(caller): Extension<Caller>) -> Result<Json<Refreshed>> {
-    let evaluated = app.run(|app| Ok(app.store.catalog().refresh_groups()?.evaluated)).await?;
-    app.log_change(caller, "evaluate groups", evaluated);
+    let evaluated = app
+        .change(
+            caller,
+            "evaluate groups",
+            |evaluated| *evaluated,
+            |app| Ok(app.store.catalog().refresh_groups()?.evaluated),
+        )
+        .await?;
     Ok(Json(Refreshed { evaluated }))
 }
 
@@ -187,8 +194,15 @@ async fn ignore(
     JsonBody(body): JsonBody<Ignore>,
 ) -> Result<Json<Changed>> {
     let key = parse_key(&key)?;
-    let changed = app.run(move |app| Ok(app.store.catalog().ignore_group(key, body.ignored)?)).await?;
-    app.log_change(caller, if body.ignored { "ignore group" } else { "list group again" }, changed.into());
+    let action = if body.ignored { "ignore group" } else { "list group again" };
+    let changed = app
+        .change(
+            caller,
+            action,
+            |changed| u64::from(*changed),
+            move |app| Ok(app.store.catalog().ignore_group(key, body.ignored)?),
+        )
+        .await?;
     Ok(Json(Changed { changed: changed.into() }))
 }
 

@@ -105,8 +105,9 @@ async fn create(
         return Err(Problem::conflict("deleting files is not possible over HTTP; expected dry_run: true"));
     }
     let payload = new.payload.map_or_else(|| "{}".to_owned(), |payload| payload.get().to_owned());
-    let job = app.run(move |app| Ok(app.store.jobs().create(kind, &payload, dry_run)?)).await?;
-    app.log_change(caller, "create job", 1);
+    let job = app
+        .change(caller, "create job", |_| 1, move |app| Ok(app.store.jobs().create(kind, &payload, dry_run)?))
+        .await?;
     Ok((StatusCode::CREATED, Json(NestedJson(job))))
 }
 
@@ -134,9 +135,8 @@ async fn claim(
     JsonBody(body): JsonBody<Claim>,
 ) -> Result<JobAnswer> {
     let token = token(&body.worker_id)?;
-    let claimed = app.run(move |app| Ok(app.store.jobs().claim(&token, LEASE)?)).await?;
+    let claimed = app.change(caller, "claim job", |_| 1, move |app| Ok(app.store.jobs().claim(&token, LEASE)?)).await?;
     let job = claimed.ok_or_else(|| Problem::not_found("no scan or hash job is pending"))?;
-    app.log_change(caller, "claim job", 1);
     Ok(Json(NestedJson(job)))
 }
 
@@ -203,8 +203,8 @@ async fn finish(
         true => Ok(()),
         false => Err(body.error_message.unwrap_or_else(|| "the worker gave no reason".to_owned())),
     };
-    let job = app.run(move |app| Ok(app.store.jobs().finish(&id, &token, outcome)?)).await?;
-    app.log_change(caller, "finish job", 1);
+    let job =
+        app.change(caller, "finish job", |_| 1, move |app| Ok(app.store.jobs().finish(&id, &token, outcome)?)).await?;
     Ok(Json(NestedJson(job)))
 }
 
@@ -226,8 +226,9 @@ async fn cancel(
     body: Option<JsonBody<Cancel>>,
 ) -> Result<JobAnswer> {
     let message = body.and_then(|JsonBody(body)| body.error_message);
-    let job = app.run(move |app| Ok(app.store.jobs().cancel_because(&id, message.as_deref())?)).await?;
-    app.log_change(caller, "cancel job", 1);
+    let job = app
+        .change(caller, "cancel job", |_| 1, move |app| Ok(app.store.jobs().cancel_because(&id, message.as_deref())?))
+        .await?;
     Ok(Json(NestedJson(job)))
 }
 
@@ -239,8 +240,7 @@ async fn reset(
     Extension(caller): Extension<Caller>,
     PathArgs(id): PathArgs<String>,
 ) -> Result<JobAnswer> {
-    let job = app.run(move |app| Ok(app.store.jobs().reset(&id)?)).await?;
-    app.log_change(caller, "reset job", 1);
+    let job = app.change(caller, "reset job", |_| 1, move |app| Ok(app.store.jobs().reset(&id)?)).await?;
     Ok(Json(NestedJson(job)))
 }
 
@@ -254,8 +254,9 @@ struct RecoveredJobs {
 #[utoipa::path(post, path = "/jobs/recover-stale", tag = "jobs",
     responses((status = 200, body = RecoveredJobs), Problems))]
 async fn recover(State(app): State<App>, Extension(caller): Extension<Caller>) -> Result<Json<RecoveredJobs>> {
-    let recovered = app.run(|app| Ok(app.store.jobs().recover()?)).await?;
-    app.log_change(caller, "recover jobs", recovered as u64);
+    let recovered = app
+        .change(caller, "recover jobs", |recovered| *recovered as u64, |app| Ok(app.store.jobs().recover()?))
+        .await?;
     Ok(Json(RecoveredJobs { recovered }))
 }
 

@@ -48,7 +48,7 @@ struct CatalogCoverage {
 #[utoipa::path(get, path = "/coverage", tag = "questions",
     responses((status = 200, body = CatalogCoverage), Problems))]
 async fn coverage(State(app): State<App>) -> Result<Json<CatalogCoverage>> {
-    app.run(|app| {
+    app.run_long(|app| {
         let coverage = gristmill_dedup::coverage(&app.store, &[])?;
         Ok(Json(CatalogCoverage { complete: coverage.complete, coverage }))
     })
@@ -92,7 +92,7 @@ async fn unique_files(State(app): State<App>, QueryArgs(params): QueryArgs<Uniqu
     options.not_in = params.not_in.into_iter().map(PathBuf::from).collect();
     options.min_size = params.min_size.unwrap_or(1);
     let offset = params.offset.unwrap_or(0);
-    app.run(move |app| {
+    app.run_long(move |app| {
         let found = unique(&app.store, &options)?;
         let items = found.page(offset, limit)?;
         Ok(Json(UniqueList { items, total: found.len() as u64, summary: found.summary().clone() }))
@@ -165,7 +165,7 @@ impl EntryList {
 #[utoipa::path(get, path = "/empty-files", tag = "questions", params(ListParams),
     responses((status = 200, body = EntryList), Problems))]
 async fn empty_files(State(app): State<App>, QueryArgs(params): QueryArgs<ListParams>) -> Result<Json<EntryList>> {
-    app.run(move |app| {
+    app.run_long(move |app| {
         let found = lists::empty_files(&app.store, &params.roots())?;
         let page = params.page(found, |file| Entry::new(file.root, &file.path))?;
         EntryList::new(app, &params, page)
@@ -177,7 +177,7 @@ async fn empty_files(State(app): State<App>, QueryArgs(params): QueryArgs<ListPa
 #[utoipa::path(get, path = "/empty-folders", tag = "questions", params(ListParams),
     responses((status = 200, body = EntryList), Problems))]
 async fn empty_folders(State(app): State<App>, QueryArgs(params): QueryArgs<ListParams>) -> Result<Json<EntryList>> {
-    app.run(move |app| {
+    app.run_long(move |app| {
         let found = lists::empty_folders(&app.store, &params.roots())?;
         let entry = |folder: lists::EmptyFolder| Entry {
             folders: Some(folder.folders),
@@ -193,7 +193,7 @@ async fn empty_folders(State(app): State<App>, QueryArgs(params): QueryArgs<List
 #[utoipa::path(get, path = "/broken-links", tag = "questions", params(ListParams),
     responses((status = 200, body = EntryList), Problems))]
 async fn broken_links(State(app): State<App>, QueryArgs(params): QueryArgs<ListParams>) -> Result<Json<EntryList>> {
-    app.run(move |app| {
+    app.run_long(move |app| {
         let found = lists::broken_links(&app.store, &params.roots())?;
         let entry = |link: gristmill_store::catalog::ListedLink| Entry {
             target: Some(display_path(&link.target)),
@@ -230,7 +230,7 @@ async fn identical_folders(
     State(app): State<App>,
     QueryArgs(params): QueryArgs<ListParams>,
 ) -> Result<Json<IdenticalFolderList>> {
-    app.run(move |app| {
+    app.run_long(move |app| {
         let mut options = FolderOptions::default();
         options.roots = params.roots();
         let found = folders::find_identical(&app.store, &options)?;

@@ -99,12 +99,16 @@ async fn register(
         return Err(Problem::invalid(format!("invalid path {:?}; expected an absolute path", body.path)));
     }
     let root = app
-        .run(move |app| {
-            let path = roots::resolve(&path).map_err(|error| Problem::invalid(error.to_string()))?;
-            Ok(app.store.roots().register(&path)?)
-        })
+        .change(
+            caller,
+            "register root",
+            |_| 1,
+            move |app| {
+                let path = roots::resolve(&path).map_err(|error| Problem::invalid(error.to_string()))?;
+                Ok(app.store.roots().register(&path)?)
+            },
+        )
         .await?;
-    app.log_change(caller, "register root", 1);
     Ok((StatusCode::CREATED, Json(RootItem::of(root, true))))
 }
 
@@ -116,7 +120,6 @@ async fn remove(
     Extension(caller): Extension<Caller>,
     PathArgs(id): PathArgs<i64>,
 ) -> Result<Json<RemovedRoot>> {
-    let removed = app.run(move |app| Ok(app.store.roots().remove(id)?)).await?;
-    app.log_change(caller, "remove root", 1);
+    let removed = app.change(caller, "remove root", |_| 1, move |app| Ok(app.store.roots().remove(id)?)).await?;
     Ok(Json(removed))
 }

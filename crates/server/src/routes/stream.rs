@@ -4,11 +4,13 @@ use std::io;
 use std::time::Duration;
 
 use axum::extract::State;
-use axum::http::{HeaderMap, HeaderValue, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use serde::Deserialize;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::Sender;
+use tokio::time::Instant;
 use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -22,6 +24,12 @@ use crate::problem::{Problem, Result};
 
 /// Interval of the lines that keep an idle stream open.
 const PING_INTERVAL: Duration = Duration::from_secs(15);
+
+/// Time in which a client must take what is sent.
+const SEND_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Streams that are open at the same time: fewer than connections.
+pub(crate) const MAX_STREAMS: usize = 128;
 
 pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(events))
@@ -49,8 +57,12 @@ async fn events(
     let topics = topics(params.topics.as_deref())?;
     let given = headers.get("last-event-id").and_then(|id| id.to_str().ok().map(str::to_owned));
     let given = given.or(params.last_event_id);
+    let permit = app.streams.clone().try_acquire_owned().map_err(|_| {
+        let detail = format!("{MAX_STREAMS} event streams are open; close some");
+        Problem::new(StatusCode::TOO_MANY_REQUESTS, detail)
+    })?;
     let (sender, body) = channel_body();
-    tokio::spawn(send_events(app, topics, given, sender));
+    tokio::spawn(send_events(app, topics, given, sender, permit));
     let headers = [
         (header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream")),
         // Reverse proxies must not collect events.
@@ -71,7 +83,13 @@ fn topics(given: Option<&str>) -> Result<Vec<Topic>> {
 }
 
 /// Sends events until the client goes, or the server stops.
-async fn send_events(app: App, topics: Vec<Topic>, after: Option<String>, sender: Sender<io::Result<Bytes>>) {
+async fn send_events(
+    app: App,
+    topics: Vec<Topic>,
+    after: Option<String>,
+    sender: Sender<io::Result<Bytes>>,
+    _permit: OwnedSemaphorePermit,
+) {
     let mut changed = app.events.subscribe();
     let mut last = match after.as_deref() {
         None => *changed.borrow_and_update(),
@@ -89,6 +107,7 @@ async fn send_events(app: App, topics: Vec<Topic>, after: Option<String>, sender
     };
     // Tells the client at once that the stream is open.
     let mut text = "retry: 2000\n\n".to_owned();
+    let mut ping_at = Instant::now() + PING_INTERVAL;
     loop {
         match app.events.after(last) {
             Missed::Resync(number) => {
@@ -105,14 +124,18 @@ async fn send_events(app: App, topics: Vec<Topic>, after: Option<String>, sender
                 }
             }
         }
-        if !text.is_empty() && sender.send(Ok(std::mem::take(&mut text).into())).await.is_err() {
-            return;
+        if !text.is_empty() {
+            let sent = tokio::time::timeout(SEND_TIMEOUT, sender.send(Ok(std::mem::take(&mut text).into()))).await;
+            if !matches!(sent, Ok(Ok(()))) {
+                return;
+            }
+            ping_at = Instant::now() + PING_INTERVAL;
         }
         tokio::select! {
             () = app.stop.cancelled() => return,
             () = sender.closed() => return,
             changed = changed.changed() => if changed.is_err() { return },
-            () = tokio::time::sleep(PING_INTERVAL) => text.push_str(": ping\n\n"),
+            () = tokio::time::sleep_until(ping_at) => text.push_str(": ping\n\n"),
         }
     }
 }

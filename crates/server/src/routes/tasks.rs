@@ -15,7 +15,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::{Problems, page_limit, parsed};
-use crate::app::App;
+use crate::app::{App, AppState};
 use crate::extract::{JsonBody, PathArgs, QueryArgs};
 use crate::problem::{Problem, Result};
 use crate::security::credentials::Caller;
@@ -60,7 +60,7 @@ async fn list(
     let after = row_cursor(params.cursor.as_deref())?;
     let status = parsed(params.status.as_deref(), "status", TaskStatus::parse, TaskStatus::ALL)?;
     let filter = TaskFilter::default().status(status).kind(params.kind).queue(params.queue).text(params.text);
-    app.run(move |app| Ok(Json(app.store.tasks().list(&filter, after, limit)?.map(NestedJson)))).await
+    app.run_long(move |app| Ok(Json(app.store.tasks().list(&filter, after, limit)?.map(NestedJson)))).await
 }
 
 #[derive(Debug, Serialize, ToSchema)]
@@ -109,13 +109,19 @@ async fn enqueue(
     task.max_attempts = body.max_attempts;
     task.unique_key = body.unique_key;
     task.document_id = body.document_id;
-    let enqueued = app.run(move |app| Ok(app.store.tasks().enqueue(task)?)).await?;
-    app.log_change(caller, "enqueue task", enqueued.created.into());
+    let enqueued = app
+        .change(
+            caller,
+            "enqueue task",
+            |enqueued: &Enqueued| u64::from(enqueued.created),
+            move |app| Ok(app.store.tasks().enqueue(task)?),
+        )
+        .await?;
     Ok((StatusCode::CREATED, Json(enqueued)))
 }
 
 /// Refuses the kind whose tasks run commands, unless the server allows it.
-pub(super) fn check_kind(app: &App, kind: &str) -> Result<()> {
+pub(super) fn check_kind(app: &AppState, kind: &str) -> Result<()> {
     match kind == exec::KIND && !app.allow_exec {
         true => Err(Problem::forbidden(
             "tasks of the kind exec run commands; this server accepts them only with serve.allow_exec = true",
@@ -162,11 +168,10 @@ async fn cancel(
     Extension(caller): Extension<Caller>,
     PathArgs(id): PathArgs<i64>,
 ) -> Result<Json<Cancelled>> {
-    let outcome = match app.run(move |app| Ok(app.store.tasks().cancel(id)?)).await? {
+    let outcome = match app.change(caller, "cancel task", |_| 1, move |app| Ok(app.store.tasks().cancel(id)?)).await? {
         CancelOutcome::Cancelled => "cancelled",
         CancelOutcome::Requested => "requested",
     };
-    app.log_change(caller, "cancel task", 1);
     Ok(Json(Cancelled { outcome }))
 }
 
@@ -179,12 +184,16 @@ async fn run_now(
     PathArgs(id): PathArgs<i64>,
 ) -> Result<Json<NestedJson<TaskRow>>> {
     let task = app
-        .run(move |app| {
-            app.store.tasks().run_now(id)?;
-            Ok(app.store.tasks().get(id)?)
-        })
+        .change(
+            caller,
+            "run task now",
+            |_| 1,
+            move |app| {
+                app.store.tasks().run_now(id)?;
+                Ok(app.store.tasks().get(id)?)
+            },
+        )
         .await?;
-    app.log_change(caller, "run task now", 1);
     Ok(Json(NestedJson(task)))
 }
 

@@ -90,12 +90,16 @@ async fn request(
         return Err(Problem::invalid(format!("invalid max_dimension {max_dimension}; expected 1 to {MAX_DIMENSION}")));
     }
     let thumbnail = app
-        .run(move |app| {
-            let new = new_thumbnail(app, body.file_id, max_dimension, format)?;
-            Ok(Thumbnail::new(app, app.store.thumbnails().request(new, CAPACITY)?))
-        })
+        .change(
+            caller,
+            "request thumbnail",
+            |_| 1,
+            move |app| {
+                let new = new_thumbnail(app, body.file_id, max_dimension, format)?;
+                Ok(Thumbnail::new(app, app.store.thumbnails().request(new, CAPACITY)?))
+            },
+        )
         .await?;
-    app.log_change(caller, "request thumbnail", 1);
     Ok((StatusCode::ACCEPTED, thumbnail))
 }
 
@@ -176,11 +180,15 @@ async fn cleanup(
         return Err(Problem::invalid(format!("invalid delay_seconds {delay}; expected 0 to {MAX_DELAY}")));
     }
     let row = app
-        .run(move |app| {
-            let execute_after = app.store.now().plus(Duration::from_secs(delay));
-            Ok(app.store.cleanups().schedule(&body.group_key, execute_after)?)
-        })
+        .change(
+            caller,
+            "schedule clean-up",
+            |_| 1,
+            move |app| {
+                let execute_after = app.store.now().plus(Duration::from_secs(delay));
+                Ok(app.store.cleanups().schedule(&body.group_key, execute_after)?)
+            },
+        )
         .await?;
-    app.log_change(caller, "schedule clean-up", 1);
     Ok(Json(row))
 }

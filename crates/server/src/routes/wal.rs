@@ -13,7 +13,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Problems;
-use crate::app::App;
+use crate::app::{App, AppState};
 use crate::extract::JsonBody;
 use crate::problem::{Problem, Result};
 use crate::security::credentials::Caller;
@@ -71,12 +71,10 @@ async fn request(
         reason: body.reason,
         min_interval: (!body.force).then_some(MIN_INTERVAL),
     };
-    let row = match app.run(move |app| Ok(app.store.wal().enqueue(request)?)).await? {
-        WalRequestResult::Queued(row) => {
-            app.log_change(caller, "request checkpoint", 1);
-            row
-        }
-        WalRequestResult::Active(row) => row,
+    let count = |result: &WalRequestResult| u64::from(matches!(result, WalRequestResult::Queued(_)));
+    let work = move |app: &AppState| Ok(app.store.wal().enqueue(request)?);
+    let row = match app.change(caller, "request checkpoint", count, work).await? {
+        WalRequestResult::Queued(row) | WalRequestResult::Active(row) => row,
         WalRequestResult::TooSoon(next) => {
             let detail = format!("the last checkpoint is too recent; the next one is possible from {}", next.rfc3339());
             return Err(Problem::new(StatusCode::TOO_MANY_REQUESTS, detail));

@@ -119,14 +119,16 @@ fn replaced_file_is_refused() {
 fn own_files_are_never_sent() {
     let fixture = Fixture::with(|options| {
         let folder = options.protected_files[0].parent().unwrap().to_owned();
-        options.protected_files.push(folder.join("g.db.token"));
+        options.protected_files = vec![folder.join("key.pem")];
     });
     fs::write(fixture.path("g.db.token"), "token").unwrap();
+    fs::write(fixture.path("g.db-starts-1"), "claims").unwrap();
+    fs::write(fixture.path("key.pem"), "key").unwrap();
     fs::hard_link(fixture.path("g.db.token"), fixture.path("harmless.png")).unwrap();
     fs::write(fixture.path("other.txt"), "other").unwrap();
     let folder = fixture.folder.path().to_owned();
     fixture.scan(&folder);
-    for name in ["g.db.token", "harmless.png"] {
+    for name in ["g.db.token", "g.db-starts-1", "key.pem", "harmless.png"] {
         assert_eq!(content(&fixture, id(&fixture, name), &[]).status, 404, "{name}");
     }
     // The database changes all the time.

@@ -287,6 +287,16 @@ impl DeadLetters<'_> {
         self.0.read(|db| db.rows(&sql, params, DeadLetterGroup::read))
     }
 
+    /// Returns how many of these dead letters are of a kind.
+    pub fn count_of_kind(self, ids: &[i64], kind: &str) -> Result<u64> {
+        let ids = serde_json::to_string(ids).map_err(|error| Error::Internal(error.to_string()))?;
+        self.0.read(|db| {
+            let sql = "SELECT count(*) FROM dead_letter_queue WHERE task_type = ?2
+                AND id IN (SELECT value FROM json_each(?1))";
+            db.count(sql, (ids, kind))
+        })
+    }
+
     /// Returns the number of dead letters.
     pub fn count(self) -> Result<u64> {
         self.0.read(|db| db.count("SELECT count(*) FROM dead_letter_queue", []))
