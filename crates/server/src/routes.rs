@@ -31,6 +31,11 @@ use crate::app::App;
 
 /// Routes below `/api/v1` that need a credential.
 pub(crate) fn protected() -> OpenApiRouter<App> {
+    subjects().into_iter().fold(OpenApiRouter::new(), OpenApiRouter::merge)
+}
+
+/// The routes of each subject. A schema of one replaces that of another with the same name, so names are unique.
+fn subjects() -> [OpenApiRouter<App>; 15] {
     [
         dead_letters::routes(),
         files::routes(),
@@ -48,8 +53,6 @@ pub(crate) fn protected() -> OpenApiRouter<App> {
         wal::routes(),
         workers::routes(),
     ]
-    .into_iter()
-    .fold(OpenApiRouter::new(), OpenApiRouter::merge)
 }
 
 /// Routes below `/api/v1` that need no credential, but must not be called by pages of other sites.
@@ -121,4 +124,21 @@ pub(crate) fn parsed<T: Copy + Serialize>(
         let known: Vec<String> = known.iter().map(text).collect();
         crate::problem::Problem::invalid(format!("unknown {what} {given:?}; expected one of {}", known.join(", ")))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_two_subjects_have_different_schemas_of_one_name() {
+        let mut seen = BTreeMap::new();
+        for routes in subjects().into_iter().chain([sign_in(), open()]) {
+            for (name, schema) in routes.into_openapi().components.unwrap_or_default().schemas {
+                let schema = serde_json::to_value(schema).unwrap();
+                let first = seen.entry(name.clone()).or_insert_with(|| schema.clone());
+                assert_eq!(*first, schema, "two schemas have the name {name}");
+            }
+        }
+    }
 }

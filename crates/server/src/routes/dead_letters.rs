@@ -121,17 +121,20 @@ struct GroupParams {
 }
 
 #[derive(Debug, Serialize, ToSchema)]
-struct GroupList {
+struct DeadLetterGroupList {
     items: Vec<DeadLetterGroup>,
 }
 
 /// Groups dead letters by kind and by reason, without the numbers and ids in it. Those with most dead letters first.
 #[utoipa::path(get, path = "/dead-letters/groups", tag = "dead letters", params(GroupParams),
-    responses((status = 200, body = GroupList), Problems))]
-async fn groups(State(app): State<App>, QueryArgs(params): QueryArgs<GroupParams>) -> Result<Json<GroupList>> {
+    responses((status = 200, body = DeadLetterGroupList), Problems))]
+async fn groups(
+    State(app): State<App>,
+    QueryArgs(params): QueryArgs<GroupParams>,
+) -> Result<Json<DeadLetterGroupList>> {
     let limit = page_limit(params.limit, 100, 1_000)?;
     let filter = DeadLetterFilter::default().kind(params.kind);
-    app.run_long(move |app| Ok(Json(GroupList { items: app.store.dead_letters().groups(&filter, limit)? }))).await
+    app.run_long(move |app| Ok(Json(DeadLetterGroupList { items: app.store.dead_letters().groups(&filter, limit)? }))).await
 }
 
 /// Selects dead letters: by ids, or by a filter.

@@ -61,7 +61,7 @@ impl Thumbnail {
 
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-struct Request {
+struct ThumbnailRequest {
     #[schema(minimum = 1)]
     file_id: i64,
     /// 256 if it is left out.
@@ -73,12 +73,12 @@ struct Request {
 
 /// Requests a thumbnail of a file. An existing one is returned. 409 if the file is neither an image nor a video, 429 if
 /// too many wait.
-#[utoipa::path(post, path = "/thumbs/request", tag = "thumbnails", request_body = Request,
+#[utoipa::path(post, path = "/thumbs/request", tag = "thumbnails", request_body = ThumbnailRequest,
     responses((status = 202, body = Thumbnail), Problems))]
 async fn request(
     State(app): State<App>,
     Extension(caller): Extension<Caller>,
-    JsonBody(body): JsonBody<Request>,
+    JsonBody(body): JsonBody<ThumbnailRequest>,
 ) -> Result<(StatusCode, Json<Thumbnail>)> {
     let format = parsed(body.output_format.as_deref(), "output_format", ThumbFormat::parse, ThumbFormat::ALL)?;
     let format = format.unwrap_or(ThumbFormat::Jpeg);

@@ -34,7 +34,7 @@ const MAX_REASON: usize = 2_048;
 
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-struct Request {
+struct CheckpointRequest {
     /// passive (the default), restart or truncate. Truncate only with `force`.
     #[schema(max_length = 16)]
     mode: Option<String>,
@@ -47,12 +47,12 @@ struct Request {
 
 /// Requests a checkpoint. An unfinished one is returned instead. 429 if the last one is too recent, 409 for a truncation
 /// that is not forced.
-#[utoipa::path(post, path = "/maintenance/wal/checkpoint", tag = "maintenance", request_body = Request,
+#[utoipa::path(post, path = "/maintenance/wal/checkpoint", tag = "maintenance", request_body = CheckpointRequest,
     responses((status = 202, body = WalRow), Problems))]
 async fn request(
     State(app): State<App>,
     Extension(caller): Extension<Caller>,
-    JsonBody(body): JsonBody<Request>,
+    JsonBody(body): JsonBody<CheckpointRequest>,
 ) -> Result<(StatusCode, Json<WalRow>)> {
     let mode = body.mode.as_deref().unwrap_or("passive").trim().to_ascii_lowercase();
     if mode.len() > MAX_MODE {
