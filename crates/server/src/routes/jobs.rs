@@ -223,9 +223,9 @@ async fn cancel(
     State(app): State<App>,
     Extension(caller): Extension<Caller>,
     PathArgs(id): PathArgs<String>,
-    body: Option<JsonBody<Cancel>>,
+    body: Option<JsonBody<Option<Cancel>>>,
 ) -> Result<JobAnswer> {
-    let message = body.and_then(|JsonBody(body)| body.error_message);
+    let message = body.and_then(|JsonBody(body)| body?.error_message);
     let job = app
         .change(caller, "cancel job", |_| 1, move |app| Ok(app.store.jobs().cancel_because(&id, message.as_deref())?))
         .await?;

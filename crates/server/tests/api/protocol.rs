@@ -93,6 +93,16 @@ fn job_lives_through_its_states() {
         (&cancelled.json()["status"], &cancelled.json()["error_message"]),
         (&json!("cancelled"), &json!("not now"))
     );
+    // As the document and the Python control plane have it, the body is optional, and may be null.
+    for body in [None, Some("null"), Some("{}")] {
+        let job = fixture.post("/api/v1/jobs", &json!({ "kind": "scan" })).json();
+        let auth = format!("Bearer {FULL}");
+        let headers = [("Authorization", auth.as_str()), ("Content-Type", "application/json")];
+        let headers = if body.is_some() { &headers[..] } else { &headers[..1] };
+        let cancel = format!("/api/v1/jobs/{}/cancel", job["id"].as_str().unwrap());
+        let cancelled = fixture.send("POST", &cancel, headers, body);
+        assert_eq!((cancelled.status, &cancelled.json()["status"]), (200, &json!("cancelled")), "{body:?}");
+    }
     assert_eq!(fixture.post("/api/v1/jobs/recover-stale", &json!({})).json(), json!({ "recovered": 0 }));
 }
 
