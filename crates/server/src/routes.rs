@@ -80,7 +80,8 @@ impl IntoResponses for Problems {
             .description("An error, with a text for people in `detail`")
             .content("application/problem+json", content)
             .build();
-        BTreeMap::from([("default".to_owned(), response.into())])
+        // Not as `default`, which would also describe a success that the document does not have.
+        BTreeMap::from(["4XX", "5XX"].map(|statuses| (statuses.to_owned(), response.clone().into())))
     }
 }
 

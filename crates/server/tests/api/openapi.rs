@@ -41,7 +41,9 @@ fn document_names_every_route() {
         let found = paths.get(&format!("/api/v1/{path}")).unwrap_or_else(|| panic!("no {path}"));
         for method in methods.split(' ') {
             let operation = &found[method];
-            assert!(operation["responses"]["default"]["content"]["application/problem+json"].is_object(), "{path}");
+            for errors in ["4XX", "5XX"] {
+                assert!(operation["responses"][errors]["content"]["application/problem+json"].is_object(), "{path}");
+            }
             assert!(operation["summary"].is_string() || operation["description"].is_string(), "{path}");
         }
     }
