@@ -40,6 +40,7 @@ struct ListParams {
     #[param(minimum = 1, maximum = 200)]
     limit: Option<usize>,
     /// Id of the last dead letter of the previous page.
+    #[param(pattern = "^[1-9][0-9]{0,17}$")]
     cursor: Option<String>,
     kind: Option<String>,
     document_id: Option<String>,

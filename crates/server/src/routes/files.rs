@@ -33,8 +33,11 @@ pub(super) fn routes() -> OpenApiRouter<App> {
 /// Sends the content of a file, or one range of it. Images, videos and audio can be shown; everything else is a
 /// download. 409 if the file is not the one that the last scan found.
 #[utoipa::path(get, path = "/files/{id}/content", tag = "files", params(("id" = i64, Path,)),
-    responses((status = 200, description = "The content", content_type = "application/octet-stream"),
-        (status = 206, description = "A range", content_type = "application/octet-stream"),
+    responses(
+        (status = 200, description = "The content",
+            content(("image/*"), ("video/*"), ("audio/*"), ("application/octet-stream"))),
+        (status = 206, description = "A range",
+            content(("image/*"), ("video/*"), ("audio/*"), ("application/octet-stream"))),
         (status = 304, description = "It has the given ETag"), Problems))]
 async fn file_content(State(app): State<App>, PathArgs(id): PathArgs<i64>, headers: HeaderMap) -> Result<Response> {
     let source = app.run(move |app| open(app, id)).await?;

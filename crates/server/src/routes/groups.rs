@@ -44,6 +44,7 @@ struct GroupParams {
     /// The `next_cursor` of the previous page. It is valid for one order.
     cursor: Option<String>,
     /// count (the default), reclaimable, size or path.
+    #[param(pattern = "^(count|reclaimable|size|path)$")]
     sort: Option<String>,
     /// Only groups with a file in this root.
     library_id: Option<i64>,
@@ -51,6 +52,7 @@ struct GroupParams {
     path: Option<String>,
     /// Only groups with a file of this type: image, video, audio, document or archive.
     #[serde(rename = "type")]
+    #[param(pattern = "^(image|video|audio|document|archive)$")]
     file_type: Option<String>,
     /// Minimum size of the files in bytes; 0 if it is left out.
     min_size: Option<u64>,
@@ -59,6 +61,7 @@ struct GroupParams {
     /// Only groups with files in several roots.
     across_roots: Option<bool>,
     /// What happens to ignored groups: hidden (the default), only or included.
+    #[param(pattern = "^(hidden|only|included)$")]
     ignored: Option<String>,
     /// Only for marks: number of groups between two marks.
     #[param(minimum = 50)]
@@ -138,12 +141,23 @@ struct FileParams {
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<usize>,
     /// Id of the last file of the previous page.
+    #[param(pattern = "^[1-9][0-9]{0,17}$")]
     cursor: Option<String>,
+}
+
+/// The group in a path. Handlers parse the text themselves.
+#[derive(Debug, IntoParams)]
+#[into_params(parameter_in = Path)]
+struct KeyParam {
+    /// Algorithm, a colon, and the hash in hexadecimal digits.
+    #[param(pattern = "^((blake3|sha256|sha3-256):[0-9a-fA-F]{64}|sha512:[0-9a-fA-F]{128})$")]
+    #[allow(dead_code, reason = "only described")]
+    group_key: String,
 }
 
 /// Lists the files of a group. An unknown group has none.
 #[utoipa::path(get, path = "/duplicates/groups/{group_key}/files", tag = "duplicates",
-    params(("group_key" = String, Path, description = "Algorithm, a colon, and the hash"), FileParams),
+    params(KeyParam, FileParams),
     responses((status = 200, body = Page<GroupFile>), Problems))]
 async fn files(
     State(app): State<App>,
@@ -185,7 +199,7 @@ struct Ignore {
 
 /// Ignores a group, or takes that back. An ignored group is in no list unless it is asked for.
 #[utoipa::path(put, path = "/duplicates/groups/{group_key}/ignored", tag = "duplicates",
-    params(("group_key" = String, Path, description = "Algorithm, a colon, and the hash")),
+    params(KeyParam),
     request_body = Ignore, responses((status = 200, body = Changed), Problems))]
 async fn ignore(
     State(app): State<App>,

@@ -53,8 +53,10 @@ struct ListParams {
     /// Id of the last job of the previous page.
     cursor: Option<String>,
     /// Only jobs with this status.
+    #[param(inline, value_type = Option<JobStatus>)]
     status: Option<String>,
     /// Only jobs of this kind.
+    #[param(inline, value_type = Option<JobKind>)]
     kind: Option<String>,
 }
 

@@ -83,6 +83,7 @@ async fn list(State(app): State<App>) -> Result<Json<RootList>> {
 #[serde(deny_unknown_fields)]
 struct NewRoot {
     /// Absolute path of an existing folder.
+    #[schema(pattern = "^/")]
     path: String,
 }
 

@@ -30,6 +30,7 @@ struct ListParams {
     #[param(minimum = 1, maximum = 200)]
     limit: Option<usize>,
     /// Id of the last scan of the previous page.
+    #[param(pattern = "^[1-9][0-9]{0,17}$")]
     cursor: Option<String>,
     /// Only scans of this root.
     library_id: Option<i64>,

@@ -40,8 +40,10 @@ struct ListParams {
     #[param(minimum = 1, maximum = 200)]
     limit: Option<usize>,
     /// Id of the last task of the previous page.
+    #[param(pattern = "^[1-9][0-9]{0,17}$")]
     cursor: Option<String>,
     /// Only tasks with this status.
+    #[param(inline, value_type = Option<TaskStatus>)]
     status: Option<String>,
     kind: Option<String>,
     queue: Option<String>,
@@ -77,8 +79,11 @@ async fn counts(State(app): State<App>) -> Result<Json<TaskCounts>> {
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct NewTaskBody {
+    /// 1 to 200 bytes without control characters, as the queue.
+    #[schema(min_length = 1, max_length = 200)]
     kind: String,
     /// `default` if it is left out.
+    #[schema(min_length = 1, max_length = 200)]
     queue: Option<String>,
     /// JSON that is passed to the handler unchanged.
     #[schema(value_type = Value)]

@@ -68,6 +68,7 @@ struct ThumbnailRequest {
     #[schema(minimum = 1, maximum = 4096)]
     max_dimension: Option<u32>,
     /// jpeg (the default) or webp.
+    #[schema(value_type = Option<ThumbFormat>)]
     output_format: Option<String>,
 }
 

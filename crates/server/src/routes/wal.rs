@@ -36,7 +36,7 @@ const MAX_REASON: usize = 2_048;
 #[serde(deny_unknown_fields)]
 struct CheckpointRequest {
     /// passive (the default), restart or truncate. Truncate only with `force`.
-    #[schema(max_length = 16)]
+    #[schema(value_type = Option<WalMode>)]
     mode: Option<String>,
     #[schema(max_length = 2048)]
     reason: Option<String>,

@@ -55,3 +55,25 @@ fn document_names_every_route() {
         assert!(schemas.contains_key(name), "no schema {name}");
     }
 }
+
+#[test]
+fn document_says_which_values_are_valid() {
+    let document: Value = Fixture::new().send("GET", "/api/v1/openapi.json", &[], None).json();
+    let operation = |path: &str, method: &str| document["paths"][&format!("/api/v1/{path}")][method].clone();
+    let parameter = |path: &str, name: &str| {
+        let parameters = operation(path, "get")["parameters"].as_array().unwrap().clone();
+        parameters.into_iter().find(|parameter| parameter["name"] == name).unwrap()["schema"].clone()
+    };
+    for (path, name, known) in
+        [("jobs", "status", "retryable"), ("jobs", "kind", "hash"), ("tasks", "status", "failed")]
+    {
+        let schema = parameter(path, name);
+        assert!(schema["enum"].as_array().unwrap().contains(&known.into()), "{path} {name}: {schema}");
+    }
+    for (path, name) in [("duplicates/groups", "sort"), ("duplicates/groups/{group_key}/files", "group_key")] {
+        assert!(parameter(path, name)["pattern"].is_string(), "{path} {name}");
+    }
+    let types = operation("files/{id}/content", "get")["responses"]["200"]["content"].clone();
+    let types: Vec<_> = types.as_object().unwrap().keys().cloned().collect();
+    assert_eq!(types, ["application/octet-stream", "audio/*", "image/*", "video/*"]);
+}
