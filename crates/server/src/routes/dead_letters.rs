@@ -135,7 +135,8 @@ async fn groups(
 ) -> Result<Json<DeadLetterGroupList>> {
     let limit = page_limit(params.limit, 100, 1_000)?;
     let filter = DeadLetterFilter::default().kind(params.kind);
-    app.run_long(move |app| Ok(Json(DeadLetterGroupList { items: app.store.dead_letters().groups(&filter, limit)? }))).await
+    app.run_long(move |app| Ok(Json(DeadLetterGroupList { items: app.store.dead_letters().groups(&filter, limit)? })))
+        .await
 }
 
 /// Selects dead letters: by ids, or by a filter.
