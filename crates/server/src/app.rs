@@ -17,6 +17,7 @@ use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use gristmill_pool::CancelToken;
 use gristmill_store::Store;
+use serde_json::Value;
 use tokio::sync::Semaphore;
 use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
@@ -179,7 +180,24 @@ struct Document;
 pub fn openapi() -> String {
     let routes = routes::protected().merge(routes::sign_in()).merge(routes::open());
     let api = OpenApiRouter::with_openapi(Document::openapi()).nest("/api/v1", routes);
-    api.into_openapi().to_pretty_json().unwrap_or_default()
+    let mut document = serde_json::to_value(api.into_openapi()).unwrap_or_default();
+    name_operations(&mut document);
+    serde_json::to_string_pretty(&document).unwrap_or_default()
+}
+
+/// Names each operation after its method and path: `get_jobs_id`. The names of handlers are not unique.
+fn name_operations(document: &mut Value) {
+    let paths = document.get_mut("paths").and_then(Value::as_object_mut).into_iter().flatten();
+    for (path, methods) in paths {
+        let words = path.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
+        // Without the common `api` and `v1`.
+        let words: Vec<&str> = words.skip(2).collect();
+        for (method, operation) in methods.as_object_mut().into_iter().flatten() {
+            if let Some(id) = operation.get_mut("operationId") {
+                *id = format!("{method}_{}", words.join("_")).into();
+            }
+        }
+    }
 }
 
 /// Returns the whole application.

@@ -47,6 +47,10 @@ fn document_names_every_route() {
             assert!(operation["summary"].is_string() || operation["description"].is_string(), "{path}");
         }
     }
+    let operations = paths.values().flat_map(|methods| methods.as_object().unwrap().values());
+    let ids: Vec<&str> = operations.filter_map(|operation| operation["operationId"].as_str()).collect();
+    assert!(ids.contains(&"get_jobs_id"), "{ids:?}");
+    assert_eq!(ids.iter().collect::<std::collections::BTreeSet<_>>().len(), ids.len(), "{ids:?}");
     // Every reference has its schema.
     let text = answer.text();
     let schemas = document["components"]["schemas"].as_object().unwrap();
