@@ -2,6 +2,8 @@
 //!
 //! Owns the limits of a body: its type, its length, and the time to send it.
 
+use std::fmt;
+use std::marker::PhantomData;
 use std::time::Duration;
 
 use axum::body::Bytes;
@@ -10,7 +12,9 @@ use axum::extract::{FromRequest, FromRequestParts, OptionalFromRequest, Path, Qu
 use axum::http::request::Parts;
 use axum::http::{StatusCode, header};
 use http_body::Body as _;
-use serde::de::DeserializeOwned;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{DeserializeOwned, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 
 use crate::problem::{Problem, Result};
 
@@ -40,6 +44,10 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for JsonBody<T> {
                 return Err(Problem::new(StatusCode::REQUEST_TIMEOUT, detail));
             }
         };
+        // serde would accept an array with the fields of a struct in their order.
+        if body.trim_ascii_start().starts_with(b"[") {
+            return Err(Problem::invalid("the body is an array; expected an object"));
+        }
         let value = serde_json::from_slice(&body).map_err(|error| Problem::invalid(format!("the body: {error}")))?;
         Ok(JsonBody(value))
     }
@@ -55,6 +63,35 @@ impl<T: DeserializeOwned, S: Send + Sync> OptionalFromRequest<S> for JsonBody<T>
             true => Ok(None),
             false => <Self as FromRequest<S>>::from_request(request, state).await.map(Some),
         }
+    }
+}
+
+/// Reads an optional field that is an object. Without this, an array with its fields in their order is accepted too.
+pub(crate) fn optional_object<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    deserializer: D,
+) -> std::result::Result<Option<T>, D::Error> {
+    deserializer.deserialize_option(OptionalObject(PhantomData))
+}
+
+struct OptionalObject<T>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for OptionalObject<T> {
+    type Value = Option<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object or null")
+    }
+
+    fn visit_none<E>(self) -> std::result::Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> std::result::Result<Self::Value, D::Error> {
+        deserializer.deserialize_map(self)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> std::result::Result<Self::Value, A::Error> {
+        T::deserialize(MapAccessDeserializer::new(map)).map(Some)
     }
 }
 

@@ -15,7 +15,7 @@ use utoipa_axum::routes;
 use super::tasks::{check_kind, row_cursor};
 use super::{Changed, Problems, page_limit};
 use crate::app::{App, AppState};
-use crate::extract::{JsonBody, PathArgs, QueryArgs};
+use crate::extract::{JsonBody, PathArgs, QueryArgs, optional_object};
 use crate::problem::{Problem, Result};
 use crate::security::credentials::Caller;
 
@@ -145,6 +145,7 @@ async fn groups(
 struct Bulk {
     /// At most 10,000.
     ids: Option<Vec<i64>>,
+    #[serde(default, deserialize_with = "optional_object")]
     filter: Option<BulkFilter>,
     /// Number of dead letters that the caller has seen. If another number is selected now, nothing is changed.
     expected_count: u64,

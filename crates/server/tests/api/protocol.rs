@@ -117,6 +117,7 @@ fn policy_and_invalid_jobs_are_refused() {
         json!({ "kind": "scan", "payload": [1] }),
         json!({ "kind": "scan", "unknown": 1 }),
         json!([]),
+        json!(["scan", null, null]),
     ] {
         let answer = create(body.clone());
         assert_eq!(answer.status, 422, "{body}");
@@ -250,6 +251,7 @@ fn checkpoints_are_requested_once() {
     assert_eq!(request(json!({ "mode": "restart" })).json()["id"], first.json()["id"]);
     assert_eq!(request(json!({ "mode": "truncate" })).status, 409);
     assert_eq!(request(json!({ "mode": "everything" })).status, 422);
+    assert_eq!(request(json!([null, null])).status, 422);
     assert_eq!(request(json!({ "reason": "x".repeat(2_049) })).status, 422);
     assert_eq!(fixture.get("/api/v1/maintenance/wal/checkpoint/latest").json()["reason"], "tidy");
     fixture.sql("UPDATE wal_maintenance_jobs SET status = 'completed', finished_at = datetime('now')");

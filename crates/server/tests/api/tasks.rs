@@ -110,9 +110,12 @@ fn many_dead_letters_are_grouped_retried_and_discarded() {
         assert_eq!(act("retry", body.clone()).status, 403, "{body}");
     }
     assert_eq!(act("discard", json!({ "filter": {}, "expected_count": 2 })).json()["done"], 2);
-    for body in
-        [json!({ "expected_count": 0 }), json!({ "ids": [], "filter": {}, "expected_count": 0 }), json!({ "ids": [1] })]
-    {
+    for body in [
+        json!({ "expected_count": 0 }),
+        json!({ "ids": [], "filter": {}, "expected_count": 0 }),
+        json!({ "ids": [1] }),
+        json!({ "filter": [null, null, null, null], "expected_count": 0 }),
+    ] {
         assert_eq!(act("discard", body.clone()).status, 422, "{body}");
     }
     let counts = fixture.get("/api/v1/tasks/counts").json();
