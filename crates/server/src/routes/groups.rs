@@ -141,7 +141,7 @@ struct FileParams {
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<usize>,
     /// Id of the last file of the previous page.
-    #[param(pattern = "^[1-9][0-9]{0,17}$")]
+    #[param(pattern = "^[0-9]{1,18}$")]
     cursor: Option<String>,
 }
 

@@ -214,7 +214,6 @@ async fn finish(
 #[serde(deny_unknown_fields)]
 struct Cancel {
     /// Why it is cancelled.
-    #[schema(max_length = 2048)]
     error_message: Option<String>,
 }
 

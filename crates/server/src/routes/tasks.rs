@@ -90,7 +90,7 @@ struct NewTaskBody {
     payload: Box<RawValue>,
     /// Higher ones are claimed first.
     priority: Option<i32>,
-    #[schema(minimum = 1)]
+    #[schema(value_type = Option<u64>, minimum = 1, maximum = 4_294_967_295_u32)]
     max_attempts: Option<u32>,
     /// While a task of this kind with this key is unfinished, no second one is inserted.
     unique_key: Option<String>,
