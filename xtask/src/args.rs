@@ -20,6 +20,7 @@ Examples:
   cargo xtask crash import           Kill imports; each table must be the old or the new one
   cargo xtask crash consume          Kill consumers and RabbitMQ, and check that no message is lost
   cargo xtask fuzz                   Run 20 million inputs
+  cargo xtask api                    Send generated requests to a real server
   cargo xtask bench                  List the benchmarks
 
 Exit statuses: 0 success, 1 a failed test or a user error, 2 a system error";
@@ -35,7 +36,7 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, PartialEq, Eq, Subcommand)]
 pub(crate) enum Command {
-    /// Run all tests and checks: format, lints, tests, docs, model checks, crashes, dependencies
+    /// Run all tests and checks: format, lints, tests, docs, model checks, crashes, API, dependencies
     Test(TestOptions),
     /// Check the concurrency of crates/pool with shuttle, loom and miri
     Prove(ProveOptions),
@@ -46,6 +47,8 @@ pub(crate) enum Command {
     Crash(Crash),
     /// Fuzz the parsers and type inference
     Fuzz(FuzzOptions),
+    /// Compare the HTTP API with its OpenAPI document
+    Api(ApiOptions),
     /// Run benchmarks against named peers, in a release build
     #[command(after_help = BENCH_EXAMPLES)]
     Bench {
@@ -57,7 +60,7 @@ pub(crate) enum Command {
 
 const TEST_STEPS: &str = "\
 Steps:
-  set-up        Install missing tools: cargo-deny, strace, cargo-fuzz, RabbitMQ
+  set-up        Install missing tools: cargo-deny, strace, cargo-fuzz, schemathesis, RabbitMQ
   format        cargo fmt --check
   lints         cargo clippy, warnings are errors
   tests         cargo test, ignored tests included
@@ -69,6 +72,7 @@ Steps:
   crash import  as in `cargo xtask crash import`, 36 rounds
   crash consume   as in `cargo xtask crash consume`, 6 rounds
   fuzz          as in `cargo xtask fuzz --short`
+  api           as in `cargo xtask api`
   dependencies  cargo deny: licences, duplicates, sources
   advisories    cargo deny: known vulnerabilities; NOT CHECKED if their database is unreachable
 
@@ -242,6 +246,32 @@ pub(crate) struct FuzzOptions {
     pub(crate) executions: Option<u64>,
 }
 
+const API_NOTES: &str = "\
+It serves a small library and sends requests that schemathesis generates from the document, with the
+read token and with the full one. No response may be a 5xx; each must have a status, a type, headers
+and a body as in the document. SIGTERM must then end the server with 0. The stream of events, which
+does not end, is left out.
+
+A finding is printed with a command for curl. The database and the log of the server are kept under
+target/api. schemathesis is installed with pip if it is missing; without it, the step is NOT RUN.
+
+Examples:
+  cargo xtask api
+  cargo xtask api --examples 500
+  cargo xtask api --seed 4711";
+
+/// Options of `cargo xtask api`; default: those of the whole test run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Args)]
+#[command(after_help = API_NOTES)]
+pub(crate) struct ApiOptions {
+    /// Seed of the generated requests [default: 1]
+    #[arg(long, value_name = "S")]
+    pub(crate) seed: Option<u64>,
+    /// Maximum number of generated requests of one kind to one route [default: 40]
+    #[arg(long, value_name = "N")]
+    pub(crate) examples: Option<u32>,
+}
+
 const BENCH_EXAMPLES: &str = "\
 Examples:
   cargo xtask bench
@@ -273,6 +303,7 @@ mod tests {
         let jobs = |fault, rounds, seed| Command::Crash(Crash::Jobs { options: options(rounds, seed), fault });
         let fuzz = |short, executions| Command::Fuzz(FuzzOptions { short, executions });
         let check_import = |rounds, seed| Command::Check(CheckOptions { checker: &CHECKERS[0], rounds, seed });
+        let api = |seed, examples| Command::Api(ApiOptions { seed, examples });
         let bench = |args: &[&str]| Command::Bench { args: args.iter().map(OsString::from).collect() };
 
         check("test", &test(false, false));
@@ -292,6 +323,8 @@ mod tests {
         check("fuzz", &fuzz(false, None));
         check("fuzz --short", &fuzz(true, None));
         check("fuzz --executions 5000", &fuzz(false, Some(5_000)));
+        check("api", &api(None, None));
+        check("api --seed 4 --examples 9", &api(Some(4), Some(9)));
         check("bench", &bench(&[]));
         check("bench amqp --peers lapin", &bench(&["amqp", "--peers", "lapin"]));
         check("bench submit --help --fast", &bench(&["submit", "--help", "--fast"]));
@@ -309,6 +342,8 @@ mod tests {
             "crash scan --fault eio",
             "crash jobs --rounds many",
             "crash jobs --fault fire",
+            "api jobs",
+            "api --examples many",
             "fuzz parse",
             "fuzz --short --executions 5",
             "test --quick",

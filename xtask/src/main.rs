@@ -1,9 +1,10 @@
 //! Development commands, run as `cargo xtask`: tests, model checking, randomised checkers, crash runs, fuzzing,
-//! benchmarks.
+//! checks of the HTTP API, benchmarks.
 //!
 //! `main` only translates a result into an exit code. Nothing here is part of the product: no crate under `crates/` may
 //! depend on it.
 
+mod api;
 mod args;
 mod bench;
 mod check;
@@ -53,6 +54,7 @@ fn run(command: Command) -> Result<ExitCode, Error> {
         Command::Check(options) => Ok(check::run(&workspace, options)),
         Command::Crash(crash) => Ok(crash::run(&workspace, crash)),
         Command::Fuzz(options) => Ok(fuzz::run(&workspace, options)),
+        Command::Api(options) => Ok(api::run(&workspace, options)),
         Command::Bench { args } => bench::run(&workspace, &args),
     }
 }

@@ -1,14 +1,15 @@
 //! The whole test run: its steps and their order.
 //!
-//! Owns the list and its cargo commands. Set-up, model checks, crash runs, fuzzing and cargo-deny have own modules.
+//! Owns the list and its cargo commands. Set-up, model checks, crash runs, fuzzing, the HTTP API and
+//! cargo-deny have own modules.
 
 use std::process::ExitCode;
 
-use crate::args::{FuzzOptions, ProveOptions, TestOptions};
+use crate::args::{ApiOptions, FuzzOptions, ProveOptions, TestOptions};
 use crate::error::Error;
 use crate::step::{Outcome, Step, program, run_all};
 use crate::workspace::Workspace;
-use crate::{crash, deny, fuzz, model_check, tools};
+use crate::{api, crash, deny, fuzz, model_check, tools};
 
 pub(crate) fn run(workspace: &Workspace, options: TestOptions) -> ExitCode {
     run_all(steps(workspace, options), options.fail_fast)
@@ -30,6 +31,7 @@ fn steps(workspace: &Workspace, options: TestOptions) -> Vec<Step<'_>> {
     all.extend(model_check::steps(workspace, ProveOptions::default()));
     all.extend(crash::steps(workspace));
     all.push(fuzz::step(workspace, FuzzOptions { short: true, executions: None }));
+    all.push(api::step(workspace, ApiOptions::default()));
     all.push(Step::new("dependencies", || deny::rules(workspace)));
     all.push(Step::new("advisories", || deny::advisories(workspace)));
     all
@@ -67,7 +69,7 @@ mod tests {
         let everyday = ["format", "lints", "tests", "doc tests"];
         let model_checks = ["docs", "shuttle", "loom", "miri"];
         let crashes = ["crash jobs", "crash enospc", "crash eio", "crash scan", "crash import", "crash consume"];
-        let rest = ["fuzz", "dependencies", "advisories"];
+        let rest = ["fuzz", "api", "dependencies", "advisories"];
         check(true, &everyday);
         check(false, &[&["set-up"], &everyday[..], &model_checks[..], &crashes[..], &rest[..]].concat());
     }

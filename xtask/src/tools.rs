@@ -1,11 +1,13 @@
 //! Tools that the tests and benchmarks need beyond a Rust toolchain, and how missing ones are installed.
 //!
 //! Owns the tables of tools. The folder for tools and the download of RabbitMQ are in `gristmill_broker`. An installed
-//! tool is used in any version. Only tools that a run uses are installed. Packages of the system are installed only by
-//! root with apt-get; without them, the steps that need them are reported as not done.
+//! tool is used in any version, a Python package only in the version of its table. Only tools that a run uses are
+//! installed. Packages of the system are installed only by root with apt-get; without them, the steps that need them
+//! are reported as not done.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use gristmill_broker::Installation;
 
@@ -30,15 +32,25 @@ enum Source {
     Debian(&'static str),
     /// From the crate of the same name, in this version.
     Crate(&'static str),
+    /// From PyPI, in the given versions, into a virtual environment of its own.
+    Python(&'static [&'static str]),
 }
 
 const CARGO_FUZZ: Tool = Tool { name: "cargo-fuzz", source: Source::Crate("0.13.2"), required: false };
 
-const TOOLS: [Tool; 4] = [
+/// It generates requests with hypothesis, so both versions determine what a seed means.
+const SCHEMATHESIS: Tool = Tool {
+    name: "schemathesis",
+    source: Source::Python(&["schemathesis==4.32.5", "hypothesis==6.170.15"]),
+    required: false,
+};
+
+const TOOLS: [Tool; 5] = [
     // The version that `deny.toml` is written for.
     Tool { name: "cargo-deny", source: Source::Crate("0.20.2"), required: true },
     Tool { name: "strace", source: Source::Debian("strace"), required: false },
     CARGO_FUZZ,
+    SCHEMATHESIS,
     Tool { name: "RabbitMQ", source: Source::RabbitMq, required: true },
 ];
 
@@ -60,6 +72,16 @@ pub(crate) fn set_up(workspace: &Workspace) -> Result<Outcome, Error> {
 
 pub(crate) fn set_up_fuzz(workspace: &Workspace) -> Result<Outcome, Error> {
     install_all(workspace, &[CARGO_FUZZ])
+}
+
+pub(crate) fn set_up_api(workspace: &Workspace) -> Result<Outcome, Error> {
+    install_all(workspace, &[SCHEMATHESIS])
+}
+
+/// Returns the path of schemathesis if it is installed.
+pub(crate) fn schemathesis(workspace: &Workspace) -> Result<Option<PathBuf>, Error> {
+    let program = environment(SCHEMATHESIS.name)?.join("bin").join(SCHEMATHESIS.name);
+    Ok(SCHEMATHESIS.is_available(workspace).then_some(program))
 }
 
 /// Installs the peers of the benchmark `dedup`. The run continues without those that cannot be installed.
@@ -91,6 +113,7 @@ impl Tool {
     fn is_available(&self, workspace: &Workspace) -> bool {
         match self.source {
             Source::RabbitMq => Installation::find().is_ok(),
+            Source::Python(packages) => has_python_packages(workspace, self.name, packages),
             // cargo-fuzz is needed only with a nightly toolchain.
             _ => find_program(self.name).is_some() || (self.name == CARGO_FUZZ.name && !fuzz::has_nightly(workspace)),
         }
@@ -102,6 +125,10 @@ impl Tool {
             Source::RabbitMq => Installation::install().map(drop).map_err(|error| error.to_string()),
             Source::Debian(package) => install_package(workspace, package),
             Source::Crate(version) => install_crate(workspace, self.name, version),
+            Source::Python(packages) => {
+                let environment = environment(self.name).map_err(|error| error.to_string())?;
+                install_python_packages(workspace, &environment, packages)
+            }
         }
     }
 }
@@ -153,56 +180,80 @@ const IMPORT_PACKAGES: &[&str] =
 /// Installs the peers of the benchmark `import`. The run continues without those that cannot be installed.
 pub(crate) fn set_up_import_peers(workspace: &Workspace) -> Result<(), Error> {
     install_all(workspace, &[Tool { name: "sqlite3", source: Source::Debian("sqlite3"), required: false }])?;
-    install_python_packages(workspace, IMPORT_PACKAGES)
+    install_python_peers(workspace, IMPORT_PACKAGES)
 }
 
 const AMQP_PACKAGES: &[&str] = &["pika==1.4.4"];
 
 /// Installs the Python peers of the benchmark `amqp`, which builds its Rust peers. `amqp-consume` comes with RabbitMQ.
 pub(crate) fn set_up_amqp_peers(workspace: &Workspace) -> Result<(), Error> {
-    install_python_packages(workspace, AMQP_PACKAGES)
+    install_python_peers(workspace, AMQP_PACKAGES)
 }
 
 pub(crate) fn set_up_broker() -> Result<(), Error> {
     Installation::install().map(drop).map_err(|error| Error::System(error.to_string()))
 }
 
-fn install_python_packages(workspace: &Workspace, packages: &[&str]) -> Result<(), Error> {
-    let python = python()?;
-    let pip = ["-m", "pip", "--disable-pip-version-check", "install", "--quiet"];
-    if create_python(workspace, &python) {
-        // pip does not use the network for packages that are installed in these versions.
-        let mut install = workspace.program(python.join("bin").join("python3"), pip);
-        install.args(packages);
-        println!("{}", display(&install));
-        if !run_program(&mut install)? {
-            println!("peers in Python: pip could not install all of them; see its output above");
-        }
+/// Installs Python packages for a benchmark. It runs without those that cannot be installed.
+fn install_python_peers(workspace: &Workspace, packages: &[&str]) -> Result<(), Error> {
+    if let Err(why) = install_python_packages(workspace, &python()?, packages) {
+        println!("peers in Python: {why}");
     }
     Ok(())
 }
 
-/// Creates a virtual environment, unless it exists. Returns whether it exists afterwards.
-fn create_python(workspace: &Workspace, folder: &Path) -> bool {
-    let is_available = || runs(&mut workspace.program(folder.join("bin").join("python3"), ["-m", "pip", "--version"]));
-    let create = || runs(workspace.program("python3", ["-m", "venv"]).arg(folder)) && is_available();
-    if is_available() || create() {
-        return true;
+/// Installs packages into a virtual environment, which is created if it does not exist. The error is the reason why
+/// they cannot be installed here.
+fn install_python_packages(workspace: &Workspace, environment: &Path, packages: &[&str]) -> Result<(), String> {
+    create_environment(workspace, environment)?;
+    // pip does not use the network for packages that are installed in these versions.
+    let mut install = pip(workspace, environment, &["--disable-pip-version-check", "install", "--quiet"]);
+    install.args(packages);
+    println!("{}", display(&install));
+    match run_program(&mut install) {
+        Ok(true) => Ok(()),
+        _ => Err("pip could not install all packages; see its output above".to_owned()),
     }
-    // Debian has venv in a separate package.
-    let created = install_package(workspace, "python3-venv").and_then(|()| match create() {
-        true => Ok(()),
-        false => Err("python3 -m venv fails".to_owned()),
-    });
-    if let Err(why) = &created {
-        println!("peers in Python: {why}");
-    }
-    created.is_ok()
 }
 
-/// Folder of the virtual environment.
+/// Whether the tool's virtual environment has exactly these versions.
+fn has_python_packages(workspace: &Workspace, tool: &str, packages: &[&str]) -> bool {
+    let Ok(environment) = environment(tool) else { return false };
+    let mut freeze = pip(workspace, &environment, &["--disable-pip-version-check", "freeze"]);
+    let Ok(output) = run_captured(&mut freeze) else { return false };
+    let installed = String::from_utf8_lossy(&output.stdout);
+    packages.iter().all(|package| installed.lines().any(|line| line == *package))
+}
+
+fn pip(workspace: &Workspace, environment: &Path, args: &[&str]) -> Command {
+    let mut command = workspace.program(environment.join("bin").join("python3"), ["-m", "pip"]);
+    command.args(args);
+    command
+}
+
+/// Creates a virtual environment, unless it exists. The error is the reason why it cannot be created here.
+fn create_environment(workspace: &Workspace, folder: &Path) -> Result<(), String> {
+    let is_available = || runs(&mut pip(workspace, folder, &["--version"]));
+    let create = || runs(workspace.program("python3", ["-m", "venv"]).arg(folder)) && is_available();
+    if is_available() || create() {
+        return Ok(());
+    }
+    // Debian has venv in a separate package.
+    install_package(workspace, "python3-venv")?;
+    match create() {
+        true => Ok(()),
+        false => Err("python3 -m venv fails".to_owned()),
+    }
+}
+
+/// Folder of the virtual environment of the benchmarks.
 fn python() -> Result<PathBuf, Error> {
-    Ok(tools_folder()?.join("python"))
+    environment("python")
+}
+
+/// Folder of a virtual environment. Each tool has its own, because their dependencies may need different versions.
+fn environment(name: &str) -> Result<PathBuf, Error> {
+    Ok(tools_folder()?.join(name))
 }
 
 /// The virtual environment before the caller's PATH, so that peers are found with their packages.
