@@ -9,6 +9,7 @@ use std::time::Duration;
 use gristmill_pool::CancelToken;
 use gristmill_server::{Server, ServerError, ServerOptions};
 use gristmill_store::{Durability, Store};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -65,6 +66,7 @@ impl Fixture {
     }
 
     pub(crate) fn with(change: impl FnOnce(&mut ServerOptions)) -> Self {
+        raise_file_limit();
         let folder = tempfile::tempdir().unwrap();
         let store = Store::options().durability(Durability::Normal).open(folder.path().join("g.db")).unwrap();
         let mut options = ServerOptions::default();
@@ -159,6 +161,13 @@ impl Fixture {
         let root = self.store.roots().register(&root.canonicalize().unwrap()).unwrap();
         gristmill_dedup::scan(&self.store, &[root], &Default::default(), &Default::default()).unwrap();
     }
+}
+
+/// Raises the limit of open files as far as it may be: some tests open more than a thousand connections.
+fn raise_file_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    // Without it, these tests fail with a message that says so.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
 }
 
 impl Drop for Fixture {
