@@ -38,7 +38,7 @@ const MAX_HEADER_BYTES: usize = 64 << 10;
 /// Connections that are open at the same time.
 const MAX_CONNECTIONS: usize = 256;
 
-/// Time that connections have to end after the server was told to stop.
+/// Maximum time from the cancellation of a server until its connections have ended.
 const STOP_TIMEOUT: Duration = Duration::from_millis(1_500);
 
 /// Pause after a connection could not be accepted. Most likely there are no free file descriptors.

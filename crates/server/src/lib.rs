@@ -1,7 +1,6 @@
 //! The HTTP API of Gristmill: the routes of the shared protocol, questions to the catalog, tasks, live events, metrics.
 //!
-//! A [`Server`] listens on loopback unless told otherwise, and answers only requests with one of its tokens, or of a
-//! browser that has signed in with the printed link. `connections` accepts and limits connections, `security` decides
+//! A [`Server`] answers requests with one of its tokens, and requests of browsers that have signed in with a link. `connections` accepts and limits connections, `security` decides
 //! who may send which request, `routes` has a module for each subject, `events` the stream of changes.
 
 mod app;

@@ -46,7 +46,7 @@ struct Others {
 struct Contents {
     /// Sorted.
     known: Vec<Known>,
-    /// Sorted by algorithm and hash, if a file of the other side has no samples.
+    /// Sorted by algorithm and hash. Empty unless a file that is compared with them has no samples.
     by_hash: Vec<Known>,
     /// Sorted by file.
     by_file: Vec<Known>,

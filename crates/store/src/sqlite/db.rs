@@ -219,8 +219,8 @@ impl<'a> Db<'a> {
         body(self.conn).map_err(|error| self.file.error(&error))
     }
 
-    /// Runs statements of a write that succeed or fail together, while the rest of the write goes on. After an error
-    /// that breaks the transaction, the write must fail too.
+    /// Runs statements in a savepoint: if one fails, they are all rolled back, and the transaction continues. After an
+    /// error that ends the transaction, the whole write must fail.
     pub(crate) fn savepoint<T>(&self, body: impl FnOnce() -> Result<T>) -> Result<T> {
         self.execute("SAVEPOINT part", [])?;
         let counted = self.task_counter.map(TaskCounter::save);
