@@ -21,4 +21,5 @@ pub(crate) use crate::app::App;
 pub use crate::app::openapi;
 pub use crate::metrics::write_store_metrics;
 pub use crate::options::{ServerOptions, Setting, WorkerStats};
+pub use crate::security::credentials::new_secret;
 pub use crate::server::{Server, ServerError};

@@ -104,7 +104,11 @@ pub(crate) struct Changed {
     pub(crate) changed: u64,
 }
 
-/// Default and maximum number of items on a page.
+/// Default and maximum number of rows on a page of tasks, dead letters or scans.
+pub(crate) const DEFAULT_ROWS: usize = 50;
+pub(crate) const MAX_ROWS: usize = 200;
+
+/// Checks the number of items on a page.
 pub(crate) fn page_limit(limit: Option<usize>, default: usize, max: usize) -> crate::problem::Result<usize> {
     match limit.unwrap_or(default) {
         limit if (1..=max).contains(&limit) => Ok(limit),

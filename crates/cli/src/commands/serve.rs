@@ -288,7 +288,7 @@ fn token(file: &Path) -> Result<String, Error> {
         |error: &dyn std::fmt::Display| Error::System(format!("cannot write the token {}: {error}", path(file)));
     if !file.try_exists().unwrap_or(true) {
         let draft = Draft::beside(file);
-        let text = format!("{}{}\n", uuid::Uuid::new_v4().simple(), uuid::Uuid::new_v4().simple());
+        let text = format!("{}\n", gristmill_server::new_secret());
         let written = private::create_new(draft.path()).and_then(|mut created| created.write_all(text.as_bytes()));
         written.map_err(|error| failed(&error))?;
         match draft.publish(ExistingFile::Keep) {

@@ -13,14 +13,11 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::tasks::{check_kind, row_cursor};
-use super::{Changed, Problems, page_limit};
+use super::{Changed, DEFAULT_ROWS, MAX_ROWS, Problems, page_limit};
 use crate::app::{App, AppState};
 use crate::extract::{JsonBody, PathArgs, QueryArgs, optional_object};
 use crate::problem::{Problem, Result};
 use crate::security::credentials::Caller;
-
-const DEFAULT_PAGE: usize = 50;
-const MAX_PAGE: usize = 200;
 
 pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
@@ -58,7 +55,7 @@ async fn list(
     State(app): State<App>,
     QueryArgs(params): QueryArgs<ListParams>,
 ) -> Result<Json<Page<NestedJson<DeadLetter>>>> {
-    let limit = page_limit(params.limit, DEFAULT_PAGE, MAX_PAGE)?;
+    let limit = page_limit(params.limit, DEFAULT_ROWS, MAX_ROWS)?;
     let after = row_cursor(params.cursor.as_deref())?;
     let filter = DeadLetterFilter::default().kind(params.kind).document_id(params.document_id);
     let filter = filter.reason(params.reason).task_id(params.task_id).reason_group(params.reason_group);

@@ -10,13 +10,10 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::tasks::row_cursor;
-use super::{Problems, page_limit};
+use super::{DEFAULT_ROWS, MAX_ROWS, Problems, page_limit};
 use crate::app::App;
 use crate::extract::{PathArgs, QueryArgs};
 use crate::problem::Result;
-
-const DEFAULT_PAGE: usize = 50;
-const MAX_PAGE: usize = 200;
 
 pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(list)).routes(routes!(show))
@@ -40,7 +37,7 @@ struct ListParams {
 #[utoipa::path(get, path = "/scans", tag = "catalog", params(ListParams),
     responses((status = 200, body = Page<ScanRow>), Problems))]
 async fn list(State(app): State<App>, QueryArgs(params): QueryArgs<ListParams>) -> Result<Json<Page<ScanRow>>> {
-    let limit = page_limit(params.limit, DEFAULT_PAGE, MAX_PAGE)?;
+    let limit = page_limit(params.limit, DEFAULT_ROWS, MAX_ROWS)?;
     let after = row_cursor(params.cursor.as_deref())?;
     app.run(move |app| Ok(Json(app.store.scans().list(params.library_id, after, limit)?))).await
 }

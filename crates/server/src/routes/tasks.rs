@@ -14,14 +14,11 @@ use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::{Problems, page_limit, parsed};
+use super::{DEFAULT_ROWS, MAX_ROWS, Problems, page_limit, parsed};
 use crate::app::{App, AppState};
 use crate::extract::{JsonBody, PathArgs, QueryArgs};
 use crate::problem::{Problem, Result};
 use crate::security::credentials::Caller;
-
-const DEFAULT_PAGE: usize = 50;
-const MAX_PAGE: usize = 200;
 
 pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
@@ -58,7 +55,7 @@ async fn list(
     State(app): State<App>,
     QueryArgs(params): QueryArgs<ListParams>,
 ) -> Result<Json<Page<NestedJson<TaskRow>>>> {
-    let limit = page_limit(params.limit, DEFAULT_PAGE, MAX_PAGE)?;
+    let limit = page_limit(params.limit, DEFAULT_ROWS, MAX_ROWS)?;
     let after = row_cursor(params.cursor.as_deref())?;
     let status = parsed(params.status.as_deref(), "status", TaskStatus::parse, TaskStatus::ALL)?;
     let filter = TaskFilter::default().status(status).kind(params.kind).queue(params.queue).text(params.text);

@@ -63,8 +63,8 @@ pub(crate) struct Caller {
     pub(crate) credential: Credential,
 }
 
-/// A random text that only its owner knows.
-pub(crate) fn new_secret() -> String {
+/// Makes a secret, such as a token: 64 hexadecimal digits with 244 random bits.
+pub fn new_secret() -> String {
     format!("{}{}", uuid::Uuid::new_v4().simple(), uuid::Uuid::new_v4().simple())
 }
 
